@@ -1,0 +1,76 @@
+"""Checks on parameters: keyword in, message out. Each raises `InvalidParameterError`."""
+
+import math
+import numbers
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+from dp_udfs.errors import InvalidParameterError
+
+Real = int | float | str | Fraction | Decimal
+
+SMALLEST_EPSILON = Fraction(1, 10**6)
+LARGEST_EPSILON = Fraction(100)
+
+
+def exact(**values: Real) -> Fraction:
+    """Read one number as the decimal it is written as: `0.15` is 15/100, not the nearest double."""
+    ((name, value),) = values.items()
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        if isinstance(value, float):
+            return Fraction(repr(float(value)))
+        if isinstance(value, str):
+            return Fraction(Decimal(value))
+        if isinstance(value, Fraction | Decimal | numbers.Integral):
+            return Fraction(value)
+    except (ValueError, OverflowError, InvalidOperation):
+        pass
+    raise InvalidParameterError(f"{name} = {value!r} is not a finite number")
+
+
+def exact_epsilon(epsilon: Real) -> Fraction:
+    """Read an epsilon exactly and refuse what no release should use."""
+    value = exact(epsilon=epsilon)
+    if not SMALLEST_EPSILON <= value <= LARGEST_EPSILON:
+        raise InvalidParameterError(
+            f"epsilon = {epsilon} is outside [{float(SMALLEST_EPSILON)}, {float(LARGEST_EPSILON)}]"
+        )
+    return value
+
+
+def exact_delta(delta: Real) -> Fraction:
+    """Read a delta exactly; it lies strictly between 0 and 1."""
+    value = exact(delta=delta)
+    if not 0 < value < 1:
+        raise InvalidParameterError(f"delta = {delta} is not strictly between 0 and 1")
+    return value
+
+
+def positive(**values: float | Fraction) -> None:
+    """Refuse values that are not finite and above zero."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise InvalidParameterError(f"{name} = {value} must be positive and finite")
+
+
+def positive_integers(**values: int) -> None:
+    """Refuse values that are not whole numbers of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+            raise InvalidParameterError(f"{name} = {value!r} must be a whole number of at least 1")
+
+
+def non_negative_integers(**values: int) -> None:
+    """Refuse values that are not whole numbers of at least 0."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+            raise InvalidParameterError(f"{name} = {value!r} must be a whole number of at least 0")
+
+
+def probability(**values: float | Fraction) -> None:
+    """Refuse values that are not strictly between 0 and 1."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and 0 < value < 1):
+            raise InvalidParameterError(f"{name} = {value} must be strictly between 0 and 1")

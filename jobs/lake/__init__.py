@@ -1,0 +1,1 @@
+"""Spark, Delta and settings: the only place that reads or writes."""

@@ -1,0 +1,444 @@
+"""Settings: plain TOML read by strict, frozen models; an error names file, table and key.
+
+Three kinds of file: the lake (`conf/local.toml`), one per engagement table (`conf/datasets/`), one
+per recurring release (`conf/releases/`). What moves privacy has no default.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from dp_udfs import checks
+from dp_udfs.errors import SettingsError
+
+COHORT_SEPARATOR = " | "
+ALL = "all"  # the one cohort of a question without cohorts
+SECRET_BYTES = 32
+
+MechanismName = Literal[
+    "known_laplace", "known_gumbel", "unknown_laplace", "unknown_gumbel", "fixed_gaussian"
+]
+Value = StrictStr | StrictInt
+
+
+def _valid_name(name: str) -> str:
+    """Names become parts of file names and messages, so they stay simple."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", name):
+        raise ValueError("must be 1 to 64 of a-z, 0-9, '-' and '_', and start with a letter or digit")
+    return name
+
+
+def _decimal_text(value: object) -> str:
+    """Keep a number as the decimal its author wrote."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise ValueError("must be a number")
+    try:
+        return f"{Decimal(str(value)).normalize():g}"
+    except ArithmeticError:
+        raise ValueError("must be a number") from None
+
+
+def _epsilon(text: str) -> str:
+    checks.exact_epsilon(text)
+    return text
+
+
+def _delta(text: str) -> str:
+    checks.exact_delta(text)
+    return text
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"{name!r} is not a time zone such as 'UTC' or 'Europe/Berlin'") from None
+    return name
+
+
+Name = Annotated[StrictStr, AfterValidator(_valid_name)]
+Epsilon = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_epsilon)]
+Delta = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_delta)]
+Zone = Annotated[StrictStr, AfterValidator(_zone)]
+PositiveInt = Annotated[StrictInt, Field(ge=1)]
+Text = Annotated[StrictStr, Field(min_length=1)]
+
+
+class Table(BaseModel):
+    """A TOML table: unknown keys are errors, values never change after reading."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+# --- the lake -------------------------------------------------------------------------------------
+
+
+class LakeTables(Table):
+    """Where the tables that belong to no single dataset lie."""
+
+    ledger: Text
+    releases: Text
+    snapshots: Text
+
+
+class Secret(Table):
+    """Where the key of the noise comes from: one environment variable or one file, never a value."""
+
+    environment: Text | None = None
+    file: Text | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Secret":
+        if (self.environment is None) == (self.file is None):
+            raise ValueError("give exactly one of 'environment' and 'file'")
+        return self
+
+
+class LakeSettings(Table):
+    """`conf/local.toml`: where the lake is and where the secret comes from."""
+
+    tables: LakeTables
+    secret: Secret
+    region: Name
+
+    def read_secret(self) -> bytes:
+        """Return the secret's bytes.
+
+        Raises
+        ------
+        SettingsError
+            If it is missing or shorter than 256 bits; the message never shows any part of it.
+        """
+        advice = "make one with `openssl rand -hex 32`"
+        if self.secret.environment is not None:
+            where = f"environment variable {self.secret.environment}"
+            text = os.environ.get(self.secret.environment, "")
+        else:
+            where = f"secret file {self.secret.file}"
+            try:
+                text = Path(str(self.secret.file)).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                text = ""
+        if not text.strip():
+            raise SettingsError(f"secret: {where} is missing or empty; {advice}")
+        try:
+            secret = bytes.fromhex(text.strip())
+        except ValueError:
+            raise SettingsError(f"secret: {where} is not hexadecimal; {advice}") from None
+        if len(secret) < SECRET_BYTES or len(set(secret)) < SECRET_BYTES // 4:
+            raise SettingsError(f"secret: {where} is too short or too regular; {advice}")
+        return secret
+
+
+# --- a dataset ------------------------------------------------------------------------------------
+
+
+class EngagementTable(Table):
+    """The engagement table itself: where it is, who is protected, how long rows live."""
+
+    engagements: Text
+    opt_outs: Text | None = None
+    quarantine: Text
+    privacy_unit: Literal["user", "user_day", "event"]
+    user_id: Name
+    user_id_type: Literal["string", "bigint"]
+    event_date: Name
+    time_zone: Zone = "UTC"
+    retention_days: PositiveInt
+    purge_lag_days: Annotated[StrictInt, Field(ge=0)]
+    bounding_salt: Text
+
+
+class Column(Table):
+    """One declared column: what it may be used for and which facts hold for it."""
+
+    type: Literal["string", "bigint"]
+    use: tuple[Literal["element", "cohort", "filter"], ...]
+    many: StrictBool = False
+    domain: Literal["unknown"] | tuple[Value, ...]
+    l0: PositiveInt | None = None
+    max_per_user: PositiveInt | None = None
+    keep_nulls: StrictBool = False
+
+    @field_validator("use", "domain", mode="before")
+    @classmethod
+    def _tuples(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _facts_fit(self) -> "Column":
+        if not self.use:
+            raise ValueError("'use' must name at least one of element, cohort, filter")
+        if self.domain != "unknown":
+            wanted = str if self.type == "string" else int
+            if not self.domain or any(type(value) is not wanted for value in self.domain):
+                raise ValueError(f"'domain' must list values of type {self.type}")
+            if len(set(self.domain)) != len(self.domain):
+                raise ValueError("'domain' lists a value twice")
+        if "cohort" in self.use:
+            if self.domain == "unknown" or self.type != "string" or self.many:
+                raise ValueError("a cohort column needs type string, one value a row and a public domain")
+            if any(COHORT_SEPARATOR in str(value) or not value for value in self.domain):
+                raise ValueError(f"a cohort may be neither empty nor contain {COHORT_SEPARATOR!r}")
+        return self
+
+
+class Budget(Table):
+    """What an analyst may learn in one period; no key has a default because each moves privacy."""
+
+    epsilon: Epsilon
+    delta: Delta
+    delta_prime: Delta
+    units: PositiveInt
+    calls: PositiveInt
+    period: Literal["month"] | PositiveInt
+    mode: Literal["enforce", "track"]
+    gaussian: StrictBool
+
+
+class Analyst(Table):
+    """An analyst's own allowance where it differs from the dataset's."""
+
+    units: PositiveInt | None = None
+    calls: PositiveInt | None = None
+
+
+class DatasetSettings(Table):
+    """`conf/datasets/<name>.toml`."""
+
+    name: Name
+    description: Text
+    table: EngagementTable
+    columns: Mapping[Name, Column]
+    budget: Budget
+    analysts: Mapping[Name, Analyst]
+
+    @model_validator(mode="after")
+    def _sound(self) -> "DatasetSettings":
+        reserved = {self.table.user_id, self.table.event_date} & set(self.columns)
+        if reserved:
+            raise ValueError(f"columns.{reserved.pop()}: already named in [table]")
+        capped = [n for n, c in self.columns.items() if c.l0 is not None or c.max_per_user is not None]
+        if self.table.privacy_unit != "user" and capped:
+            # threats: removing one row under a cap over the window can swap one element for another
+            raise ValueError(
+                f"columns.{capped[0]}: l0 and max_per_user range over all rows of a user, "
+                f"so they need privacy_unit = 'user'"
+            )
+        return self
+
+    def allowance(self, analyst: str) -> tuple[int, int]:
+        """Units and calls of one declared analyst in one period."""
+        try:
+            own = self.analysts[analyst]
+        except KeyError:
+            known = ", ".join(sorted(self.analysts)) or "none"
+            raise SettingsError(
+                f"dataset {self.name}: analyst {analyst!r} is not declared under [analysts] "
+                f"(declared: {known})"
+            ) from None
+        return own.units or self.budget.units, own.calls or self.budget.calls
+
+
+# --- a question -----------------------------------------------------------------------------------
+
+
+class Window(Table):
+    """Absolute dates (`to` exclusive), or the last `days` days up to the snapshot's date."""
+
+    days: PositiveInt | None = None
+    start: date | None = Field(default=None, alias="from")
+    end: date | None = Field(default=None, alias="to")
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "Window":
+        if (self.days is None) == (self.start is None and self.end is None):
+            raise ValueError("give either 'days', or 'from' and 'to'")
+        if self.days is None and (self.start is None or self.end is None or self.start >= self.end):
+            raise ValueError("'from' must be before 'to' ('to' is exclusive)")
+        return self
+
+
+class Condition(Table):
+    """One filter: a column that is one of some values, or lies in a closed range."""
+
+    column: Name
+    any_of: tuple[Value, ...] | None = Field(default=None, alias="in")
+    at_least: StrictInt | None = None
+    at_most: StrictInt | None = None
+
+    @field_validator("any_of", mode="before")
+    @classmethod
+    def _tuple(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "Condition":
+        has_range = self.at_least is not None or self.at_most is not None
+        if (self.any_of is None) == (not has_range):
+            raise ValueError("give either 'in', or 'at_least' and/or 'at_most'")
+        if self.any_of is not None and not self.any_of:
+            raise ValueError("'in' is empty")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError("'at_least' is above 'at_most'")
+        return self
+
+
+class Filters(Table):
+    """Conditions that must all hold, and groups of which at least one condition must hold."""
+
+    all: tuple[Condition, ...] = ()
+    any: tuple[tuple[Condition, ...], ...] = ()
+
+    @field_validator("all", mode="before")
+    @classmethod
+    def _all(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("any", mode="before")
+    @classmethod
+    def _any(cls, value: object) -> object:
+        if isinstance(value, list):
+            groups = value if value and isinstance(value[0], list) else [value]
+            return tuple(tuple(group) for group in groups)
+        return value
+
+
+class QuestionSettings(Table):
+    """`conf/releases/<name>.toml`, or the same keys as options of a program."""
+
+    dataset: Name
+    element: Name
+    measure: Literal["users", "rows"]
+    tau: PositiveInt | None = None
+    k: PositiveInt | None = None
+    max_candidates: PositiveInt | None = None
+    cohorts: tuple[Name, ...] = ()
+    window: Window
+    filters: Filters = Filters()
+    mechanism: MechanismName | None = None
+    with_counts: StrictBool = True
+    optimise_threshold: StrictBool = True
+
+    @field_validator("cohorts", mode="before")
+    @classmethod
+    def _tuple(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _fits(self) -> "QuestionSettings":
+        if self.measure == "users" and self.tau not in (None, 1):
+            raise ValueError("measure 'users' counts each user once, so leave 'tau' out")
+        if self.measure == "rows" and self.tau is None:
+            raise ValueError("measure 'rows' needs 'tau', the most rows of a user counted per element")
+        if len(set(self.cohorts)) != len(self.cohorts):
+            raise ValueError("'cohorts' names a column twice")
+        return self
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+Model = TypeVar("Model", bound=Table)
+
+
+def read(path: str | Path, model: type[Model], overrides: Mapping[str, Any] | None = None) -> Model:
+    """Read one TOML file into a model; options given on the command line win over the file.
+
+    Raises
+    ------
+    SettingsError
+        One line that names the file, the key and what is allowed.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
+    except (FileNotFoundError, IsADirectoryError):
+        raise SettingsError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read as TOML: {error}") from None
+    return build(str(path), model, content | dict(overrides or {}))
+
+
+def build(source: str, model: type[Model], content: Mapping[str, Any]) -> Model:
+    """Validate `content`, which came from `source`, as `model`."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise SettingsError(f"{source}: {_first_line(error)}") from None
+
+
+def _first_line(error: ValidationError) -> str:
+    """The first finding of pydantic as `table.key: what is wrong`."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "file"
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key"
+    if first["type"] == "missing":
+        return f"{key}: missing"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{key}: {message} (got {first['input']!r})" if _is_plain(first["input"]) else f"{key}: {message}"
+
+
+def _is_type_tag(part: object) -> bool:
+    """Pydantic adds the branch of a union to a location; readers do not need it."""
+    return isinstance(part, str) and bool(re.search(r"[\[\]()]|^(str|int)$", part))
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float | Decimal | date) and len(str(value)) <= 80
+
+
+def load_lake(path: str | Path) -> LakeSettings:
+    """Read `conf/local.toml` or its like."""
+    return read(path, LakeSettings)
+
+
+def load_dataset(name: str, conf: str | Path = "conf") -> DatasetSettings:
+    """Read the dataset file of that name beside the lake file."""
+    path = Path(conf) / "datasets" / f"{_simple(name)}.toml"
+    dataset = read(path, DatasetSettings)
+    if dataset.name != name:
+        raise SettingsError(f"{path}: name: is {dataset.name!r}, but the file is called {name!r}")
+    return dataset
+
+
+def load_question(path: str | Path, overrides: Mapping[str, Any] | None = None) -> QuestionSettings:
+    """Read a release file; `overrides` are options of the command line."""
+    return read(path, QuestionSettings, overrides)
+
+
+def _simple(name: str) -> str:
+    try:
+        return _valid_name(name)
+    except ValueError as error:
+        raise SettingsError(f"dataset {name!r}: {error}") from None
+
+
+def exact_amounts(budget: Budget) -> tuple[Fraction, Fraction]:
+    """Epsilon and delta of one step as exact numbers."""
+    return checks.exact_epsilon(budget.epsilon), checks.exact_delta(budget.delta)
+
+
+def known_values(column: Column) -> Sequence[Value] | None:
+    """The declared domain, or None where elements are found in the data."""
+    return None if column.domain == "unknown" else column.domain
