@@ -1,0 +1,257 @@
+"""How losses add up: the guarantee of an account, over one period and over all that a row can meet.
+
+An account is at most `units` steps, each epsilon-bounded-range with the same epsilon and chosen
+after seeing earlier answers, plus at most `calls` events of small probability. Every bound here
+holds for such an adaptive sequence. Each is a statement about the whole allowance: recomputed for
+what happens to have been spent, at a time chosen by looking at answers, it would promise nothing.
+"""
+
+import math
+from collections.abc import Callable
+from datetime import date, timedelta
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from dp_udfs import checks
+from dp_udfs.checks import Real
+
+Period = int | Literal["month"]  # a number of days, or calendar months
+
+
+def bounded_range_epsilon(steps: int, epsilon: Real, delta: Real) -> float:
+    """Compose bounded-range steps: the base bound of an account.
+
+    Parameters
+    ----------
+    steps : int
+        Number of steps (information units); not negative.
+    epsilon : number or decimal string
+        Range of each step, in nats.
+    delta : number or decimal string
+        Probability that the bound may fail, in (0, 1).
+
+    Returns
+    -------
+    float
+        Epsilon of the whole, in nats; never above `steps * epsilon`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is outside its range.
+
+    Notes
+    -----
+    Only for bounded-range steps: one unit of Gaussian noise has a small chance of any loss, so
+    neither this bound nor its cap at `steps * epsilon` holds for it. Use `zcdp_epsilon` there.
+
+    References
+    ----------
+    Dong, Durfee and Rogers (2020), arXiv 1909.13830.
+    """
+    t, e, log_1_delta = _read(steps, epsilon, delta)
+    excess = _mean_excess(e)  # (a - 1) for a = e / (1 - exp(-e))
+    drift = t * (excess - math.log1p(excess))
+    return min(t * e, drift + e * math.sqrt(t / 2 * log_1_delta))
+
+
+def zcdp_epsilon(steps: int, epsilon: Real, delta: Real) -> float:
+    """Compose steps of epsilon^2/8-zCDP each, by the optimised Rényi conversion.
+
+    A bounded-range step costs that much, and so does one count with Gaussian noise of standard
+    deviation 2 tau / epsilon. Parameters and errors are those of `bounded_range_epsilon`.
+
+    Returns
+    -------
+    float
+        Epsilon of the whole, in nats. It is not capped at `steps * epsilon`: a Gaussian step
+        exceeds its epsilon with small probability.
+
+    References
+    ----------
+    Rogers and Steinke (2021), arXiv 2004.07223; Canonne, Kamath and Steinke (2020), proposition 12.
+    """
+    t, e, log_1_delta = _read(steps, epsilon, delta)
+    rho = t * e * e / 8
+    return _from_renyi(lambda alpha: alpha * rho, log_1_delta) if t else 0.0
+
+
+def bounded_range_renyi_epsilon(steps: int, epsilon: Real, delta: Real) -> float:
+    """Compose bounded-range steps by their exact Rényi curve: a little below `zcdp_epsilon`.
+
+    Parameters, errors and caveat are those of `bounded_range_epsilon`.
+
+    References
+    ----------
+    arXiv 2004.07223, the supremum over s of the Rényi divergence of a step with loss in [-s, e-s].
+    """
+    t, e, log_1_delta = _read(steps, epsilon, delta)
+    if not t:
+        return 0.0
+    return min(t * e, _from_renyi(lambda alpha: t * _bounded_range_renyi(alpha, e), log_1_delta))
+
+
+def pure_epsilon(steps: int, epsilon: Real, delta: Real) -> float:
+    """Compose releases of which nothing is known but that each is epsilon-DP.
+
+    Parameters and errors are those of `bounded_range_epsilon`, with `epsilon` the loss of each.
+
+    References
+    ----------
+    Bun and Steinke (2016): epsilon-DP is epsilon^2/2-zCDP, which is a step of range 2 epsilon.
+    """
+    t, e, _ = _read(steps, epsilon, delta)
+    return min(t * e, zcdp_epsilon(steps, 2 * checks.exact_epsilon(epsilon), delta))
+
+
+def account_guarantee(
+    units: int,
+    calls: int,
+    epsilon: Real,
+    delta: Real,
+    delta_prime: Real,
+    gaussian: bool = False,
+) -> tuple[float, float]:
+    """Say what an allowance promises, however its analyst spends it.
+
+    Parameters
+    ----------
+    units : int
+        Information units of the allowance.
+    calls : int
+        Calls of the allowance; each adds at most 2 delta.
+    epsilon : number or decimal string
+        Size of one unit, in nats.
+    delta : number or decimal string
+        Delta of one call.
+    delta_prime : number or decimal string
+        Failure probability of the composition bound itself.
+    gaussian : bool
+        Whether Gaussian mechanisms may be asked for: then the figure is the zCDP one.
+
+    Returns
+    -------
+    (float, float)
+        Epsilon and delta of the whole allowance.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is outside its range.
+
+    Notes
+    -----
+    Privacy: any adaptive sequence of answers that keeps within the allowance is (epsilon, delta)-DP
+    between datasets that differ in one privacy unit, for one analyst on one table in one period.
+    Analysts who share different answers add up.
+    """
+    checks.non_negative_integers(calls=calls)
+    bound = zcdp_epsilon if gaussian else bounded_range_epsilon
+    events = 2 * calls * checks.exact_delta(delta) + checks.exact_delta(delta_prime)
+    return bound(units, epsilon, delta_prime), float(min(events, Fraction(1)))
+
+
+def guarantee_over_periods(
+    periods: int,
+    units: int,
+    calls: int,
+    epsilon: Real,
+    delta: Real,
+    delta_prime: Real,
+    gaussian: bool = False,
+) -> tuple[float, float]:
+    """Say what the same allowance promises to a row that is there in several periods.
+
+    Parameters are those of `account_guarantee`, and `periods` from `periods_met`.
+    """
+    checks.positive_integers(periods=periods)
+    return account_guarantee(
+        periods * units, periods * calls, epsilon, delta, delta_prime, gaussian
+    )
+
+
+def periods_met(retention_days: int, purge_lag_days: int, period: Period) -> int:
+    """Count the periods whose questions can read one row: its worst day is taken.
+
+    Parameters
+    ----------
+    retention_days : int
+        A row dated d may be read up to and including day d + retention_days.
+    purge_lag_days : int
+        Days by which reading may outlast the retention: 0 where it is enforced when reading. Add
+        one where rows and periods are dated in different time zones.
+    period : int or "month"
+        Length of a period in days, or calendar months.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    checks.non_negative_integers(retention_days=retention_days, purge_lag_days=purge_lag_days)
+    readable = retention_days + purge_lag_days
+    if period != "month":
+        checks.positive_integers(period=period)
+        return 1 + math.ceil(readable / period)
+    month_ends = (
+        date(year, month, 1) - timedelta(days=1)
+        for year in range(2000, 2400)  # the calendar repeats after 400 years
+        for month in range(1, 13)
+    )
+    return max(_months_between(day, day + timedelta(days=readable)) for day in month_ends) + 1
+
+
+def _months_between(first: date, last: date) -> int:
+    return 12 * (last.year - first.year) + last.month - first.month
+
+
+def _read(steps: int, epsilon: Real, delta: Real) -> tuple[int, float, float]:
+    """Check the three numbers; delta comes back as ln(1/delta)."""
+    checks.non_negative_integers(steps=steps)
+    exact_delta = checks.exact_delta(delta)
+    log_1_delta = math.log(exact_delta.denominator) - math.log(exact_delta.numerator)
+    return int(steps), float(checks.exact_epsilon(epsilon)), log_1_delta
+
+
+def _mean_excess(epsilon: float) -> float:
+    """Compute epsilon / (1 - exp(-epsilon)) - 1 without cancellation."""
+    if epsilon < 0.01:
+        return epsilon / 2 + epsilon**2 / 12 - epsilon**4 / 720
+    return epsilon / -math.expm1(-epsilon) - 1
+
+
+def _from_renyi(curve: Callable[[float], float], log_1_delta: float) -> float:
+    """Convert a Rényi curve to epsilon at delta; every order is valid, so take the best found."""
+
+    def epsilon_at(log_order: float) -> float:
+        above_1 = math.exp(log_order)  # alpha - 1
+        alpha = 1 + above_1
+        return (
+            curve(alpha) + log_order - math.log(alpha) + (log_1_delta - math.log(alpha)) / above_1
+        )
+
+    orders = np.linspace(-10, 20, 121)
+    values = [epsilon_at(x) for x in orders]
+    best = int(np.argmin(values))
+    around = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
+    found = minimize_scalar(epsilon_at, bounds=around, method="bounded", options={"xatol": 1e-9})
+    return max(0.0, min(values[best], float(found.fun)))
+
+
+def _bounded_range_renyi(alpha: float, epsilon: float) -> float:
+    """Rényi divergence of one bounded-range step at the worst s.
+
+    With c = expm1((alpha-1) epsilon) / (1 - exp(-epsilon)) the divergence at s, times alpha - 1, is
+    ln(1 + c (1 - exp(-s))) - (alpha-1) s; it is largest at exp(-s) = (alpha-1) (1+c) / (alpha c).
+    """
+    above_1 = alpha - 1
+    grown = above_1 * epsilon
+    log_expm1 = grown + math.log1p(-math.exp(-grown)) if grown > 1 else math.log(math.expm1(grown))
+    log_c = log_expm1 - math.log(-math.expm1(-epsilon))
+    log_1_c = float(np.logaddexp(0, log_c))
+    log_alpha = math.log1p(above_1)
+    minus_s = math.log(above_1) - log_alpha + log_1_c - log_c
+    return minus_s + (log_1_c - log_alpha) / above_1
