@@ -7,10 +7,9 @@ per recurring release (`conf/releases/`). What moves privacy has no default.
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
@@ -35,17 +34,29 @@ from dp_udfs.errors import SettingsError
 COHORT_SEPARATOR = " | "
 ALL = "all"  # the one cohort of a question without cohorts
 SECRET_BYTES = 32
+LARGEST_DOMAIN = 100_000
 
 MechanismName = Literal[
-    "known_laplace", "known_gumbel", "unknown_laplace", "unknown_gumbel", "fixed_gaussian"
+    "known_laplace",
+    "known_gumbel",
+    "unknown_laplace",
+    "unknown_gumbel",
+    "fixed_gaussian",
 ]
 Value = StrictStr | StrictInt
+
+
+def is_table_name(location: str) -> bool:
+    """Whether a location is `schema.table` or `catalog.schema.table` rather than a path."""
+    return bool(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}", location))
 
 
 def _valid_name(name: str) -> str:
     """Names become parts of file names and messages, so they stay simple."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", name):
-        raise ValueError("must be 1 to 64 of a-z, 0-9, '-' and '_', and start with a letter or digit")
+        raise ValueError(
+            "must be 1 to 64 of a-z, 0-9, '-' and '_', and start with a letter or digit"
+        )
     return name
 
 
@@ -73,7 +84,9 @@ def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ValueError(f"{name!r} is not a time zone such as 'UTC' or 'Europe/Berlin'") from None
+        raise ValueError(
+            f"{name!r} is not a time zone such as 'UTC' or 'Europe/Berlin'"
+        ) from None
     return name
 
 
@@ -116,11 +129,28 @@ class Secret(Table):
 
 
 class LakeSettings(Table):
-    """`conf/local.toml`: where the lake is and where the secret comes from."""
+    """`conf/local.toml`: where the lake is and where the secret comes from.
 
+    Relative paths in all settings start at `root`, never at the folder a command runs in: a second
+    ledger, hence a second allowance, must not appear because somebody changed folder.
+    """
+
+    source: Text  # the file itself: filled in by `load_lake`, which also makes `root` absolute
+    root: Text
     tables: LakeTables
     secret: Secret
     region: Name
+
+    def locate(self, location: str) -> str:
+        """Make a table's path absolute; catalog names and URLs stay as they are."""
+        if "://" in location or is_table_name(location):
+            return location
+        return str(Path(self.root) / location)
+
+    @property
+    def secret_path(self) -> Path:
+        """Where the secret file lies."""
+        return Path(self.root) / str(self.secret.file)
 
     def read_secret(self) -> bytes:
         """Return the secret's bytes.
@@ -137,7 +167,7 @@ class LakeSettings(Table):
         else:
             where = f"secret file {self.secret.file}"
             try:
-                text = Path(str(self.secret.file)).read_text(encoding="utf-8")
+                text = self.secret_path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError):
                 text = ""
         if not text.strip():
@@ -145,9 +175,13 @@ class LakeSettings(Table):
         try:
             secret = bytes.fromhex(text.strip())
         except ValueError:
-            raise SettingsError(f"secret: {where} is not hexadecimal; {advice}") from None
+            raise SettingsError(
+                f"secret: {where} is not hexadecimal; {advice}"
+            ) from None
         if len(secret) < SECRET_BYTES or len(set(secret)) < SECRET_BYTES // 4:
-            raise SettingsError(f"secret: {where} is too short or too regular; {advice}")
+            raise SettingsError(
+                f"secret: {where} is too short or too regular; {advice}"
+            )
         return secret
 
 
@@ -192,15 +226,25 @@ class Column(Table):
             raise ValueError("'use' must name at least one of element, cohort, filter")
         if self.domain != "unknown":
             wanted = str if self.type == "string" else int
-            if not self.domain or any(type(value) is not wanted for value in self.domain):
+            if not self.domain or any(
+                type(value) is not wanted for value in self.domain
+            ):
                 raise ValueError(f"'domain' must list values of type {self.type}")
+            if len(self.domain) > LARGEST_DOMAIN:
+                raise ValueError(f"'domain' lists more than {LARGEST_DOMAIN} values")
             if len(set(self.domain)) != len(self.domain):
                 raise ValueError("'domain' lists a value twice")
         if "cohort" in self.use:
             if self.domain == "unknown" or self.type != "string" or self.many:
-                raise ValueError("a cohort column needs type string, one value a row and a public domain")
-            if any(COHORT_SEPARATOR in str(value) or not value for value in self.domain):
-                raise ValueError(f"a cohort may be neither empty nor contain {COHORT_SEPARATOR!r}")
+                raise ValueError(
+                    "a cohort column needs type string, one value a row and a public domain"
+                )
+            if any(
+                COHORT_SEPARATOR in str(value) or not value for value in self.domain
+            ):
+                raise ValueError(
+                    f"a cohort may be neither empty nor contain {COHORT_SEPARATOR!r}"
+                )
         return self
 
 
@@ -213,7 +257,6 @@ class Budget(Table):
     units: PositiveInt
     calls: PositiveInt
     period: Literal["month"] | PositiveInt
-    mode: Literal["enforce", "track"]
     gaussian: StrictBool
 
 
@@ -239,7 +282,11 @@ class DatasetSettings(Table):
         reserved = {self.table.user_id, self.table.event_date} & set(self.columns)
         if reserved:
             raise ValueError(f"columns.{reserved.pop()}: already named in [table]")
-        capped = [n for n, c in self.columns.items() if c.l0 is not None or c.max_per_user is not None]
+        capped = [
+            n
+            for n, c in self.columns.items()
+            if c.l0 is not None or c.max_per_user is not None
+        ]
         if self.table.privacy_unit != "user" and capped:
             # threats: removing one row under a cap over the window can swap one element for another
             raise ValueError(
@@ -275,7 +322,9 @@ class Window(Table):
     def _one_form(self) -> "Window":
         if (self.days is None) == (self.start is None and self.end is None):
             raise ValueError("give either 'days', or 'from' and 'to'")
-        if self.days is None and (self.start is None or self.end is None or self.start >= self.end):
+        if self.days is None and (
+            self.start is None or self.end is None or self.start >= self.end
+        ):
             raise ValueError("'from' must be before 'to' ('to' is exclusive)")
         return self
 
@@ -300,7 +349,11 @@ class Condition(Table):
             raise ValueError("give either 'in', or 'at_least' and/or 'at_most'")
         if self.any_of is not None and not self.any_of:
             raise ValueError("'in' is empty")
-        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+        if (
+            self.at_least is not None
+            and self.at_most is not None
+            and self.at_least > self.at_most
+        ):
             raise ValueError("'at_least' is above 'at_most'")
         return self
 
@@ -349,9 +402,13 @@ class QuestionSettings(Table):
     @model_validator(mode="after")
     def _fits(self) -> "QuestionSettings":
         if self.measure == "users" and self.tau not in (None, 1):
-            raise ValueError("measure 'users' counts each user once, so leave 'tau' out")
+            raise ValueError(
+                "measure 'users' counts each user once, so leave 'tau' out"
+            )
         if self.measure == "rows" and self.tau is None:
-            raise ValueError("measure 'rows' needs 'tau', the most rows of a user counted per element")
+            raise ValueError(
+                "measure 'rows' needs 'tau', the most rows of a user counted per element"
+            )
         if len(set(self.cohorts)) != len(self.cohorts):
             raise ValueError("'cohorts' names a column twice")
         return self
@@ -362,7 +419,9 @@ class QuestionSettings(Table):
 Model = TypeVar("Model", bound=Table)
 
 
-def read(path: str | Path, model: type[Model], overrides: Mapping[str, Any] | None = None) -> Model:
+def read(
+    path: str | Path, model: type[Model], overrides: Mapping[str, Any] | None = None
+) -> Model:
     """Read one TOML file into a model; options given on the command line win over the file.
 
     Raises
@@ -371,7 +430,9 @@ def read(path: str | Path, model: type[Model], overrides: Mapping[str, Any] | No
         One line that names the file, the key and what is allowed.
     """
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
+        content = tomllib.loads(
+            Path(path).read_text(encoding="utf-8"), parse_float=Decimal
+        )
     except (FileNotFoundError, IsADirectoryError):
         raise SettingsError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -390,13 +451,19 @@ def build(source: str, model: type[Model], content: Mapping[str, Any]) -> Model:
 def _first_line(error: ValidationError) -> str:
     """The first finding of pydantic as `table.key: what is wrong`."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "file"
+    key = (
+        ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "file"
+    )
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key"
     if first["type"] == "missing":
         return f"{key}: missing"
     message = first["msg"].removeprefix("Value error, ")
-    return f"{key}: {message} (got {first['input']!r})" if _is_plain(first["input"]) else f"{key}: {message}"
+    return (
+        f"{key}: {message} (got {first['input']!r})"
+        if _is_plain(first["input"])
+        else f"{key}: {message}"
+    )
 
 
 def _is_type_tag(part: object) -> bool:
@@ -405,24 +472,42 @@ def _is_type_tag(part: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    return isinstance(value, str | int | float | Decimal | date) and len(str(value)) <= 80
+    return (
+        isinstance(value, str | int | float | Decimal | date) and len(str(value)) <= 80
+    )
 
 
 def load_lake(path: str | Path) -> LakeSettings:
     """Read `conf/local.toml` or its like."""
-    return read(path, LakeSettings)
+    source = Path(path).resolve()
+    lake = read(path, LakeSettings, {"source": str(source)})
+    lake = lake.model_copy(update={"root": str((source.parent / lake.root).resolve())})
+    tables = {
+        name: lake.locate(where) for name, where in lake.tables.model_dump().items()
+    }
+    return lake.model_copy(update={"tables": LakeTables(**tables)})
 
 
-def load_dataset(name: str, conf: str | Path = "conf") -> DatasetSettings:
-    """Read the dataset file of that name beside the lake file."""
-    path = Path(conf) / "datasets" / f"{_simple(name)}.toml"
+def load_dataset(name: str, lake: LakeSettings) -> DatasetSettings:
+    """Read `datasets/<name>.toml` beside the lake file; its table paths come back absolute."""
+    path = Path(lake.source).parent / "datasets" / f"{_simple(name)}.toml"
     dataset = read(path, DatasetSettings)
     if dataset.name != name:
-        raise SettingsError(f"{path}: name: is {dataset.name!r}, but the file is called {name!r}")
-    return dataset
+        raise SettingsError(
+            f"{path}: name: is {dataset.name!r}, but the file is called {name!r}"
+        )
+    places = {
+        key: where and lake.locate(where)
+        for key, where in dataset.table.model_dump(
+            include={"engagements", "opt_outs", "quarantine"}
+        ).items()
+    }
+    return dataset.model_copy(update={"table": dataset.table.model_copy(update=places)})
 
 
-def load_question(path: str | Path, overrides: Mapping[str, Any] | None = None) -> QuestionSettings:
+def load_question(
+    path: str | Path, overrides: Mapping[str, Any] | None = None
+) -> QuestionSettings:
     """Read a release file; `overrides` are options of the command line."""
     return read(path, QuestionSettings, overrides)
 
@@ -432,13 +517,3 @@ def _simple(name: str) -> str:
         return _valid_name(name)
     except ValueError as error:
         raise SettingsError(f"dataset {name!r}: {error}") from None
-
-
-def exact_amounts(budget: Budget) -> tuple[Fraction, Fraction]:
-    """Epsilon and delta of one step as exact numbers."""
-    return checks.exact_epsilon(budget.epsilon), checks.exact_delta(budget.delta)
-
-
-def known_values(column: Column) -> Sequence[Value] | None:
-    """The declared domain, or None where elements are found in the data."""
-    return None if column.domain == "unknown" else column.domain

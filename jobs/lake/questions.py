@@ -1,0 +1,447 @@
+"""A question in canonical form: what is asked, of which data, at what price.
+
+Two settings files that mean the same give the same `Question`, hence the same label, noise and
+stored answer. The label names the data exactly: table ids and file digests, never "last 30 days".
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date, timedelta
+from functools import cached_property
+from typing import Any
+
+from dp_udfs import rng, top_k
+from dp_udfs.budget import Loss
+from dp_udfs.errors import SettingsError, UnboundedContributionError
+from dp_udfs.pandas_udfs import Mechanism
+from jobs.lake.settings import (
+    ALL,
+    COHORT_SEPARATOR,
+    Column,
+    Condition,
+    DatasetSettings,
+    QuestionSettings,
+    Value,
+    Window,
+)
+from jobs.lake.tables import Snapshot
+
+CODE_VERSION = (
+    1  # raise it whenever bounding, a mechanism or a sampler gives other numbers
+)
+LARGEST_MAX_CANDIDATES = 100_000
+
+_PLACES = {
+    "engagements",
+    "opt_outs",
+    "quarantine",
+}  # tables are named by id and digest instead
+
+# One clause holds if any of its conditions does; a row passes if all clauses do. A condition is
+# (column, sorted values) or (column, lowest, highest); no clause at all is "every row".
+Test = tuple[str, tuple[Value, ...]] | tuple[str, int | None, int | None]
+Clauses = tuple[tuple[Test, ...], ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """Everything that decides an answer.
+
+    Attributes
+    ----------
+    mechanism : Mechanism
+        The mechanism and all its parameters.
+    cohorts : tuple of str
+        Public labels, sorted; `("all",)` without cohorts.
+    cohorts_per_user : int or None
+        Enforced number of cohorts one user may be counted in; None when nothing bounds it.
+    start, end : date
+        Absolute window, `end` exclusive.
+    show : int or None
+        Rows to show of each cohort: a cut after the noise, so no part of the label.
+    """
+
+    dataset: DatasetSettings
+    snapshot: Snapshot
+    element: str
+    measure: str
+    mechanism: Mechanism
+    cohort_columns: tuple[str, ...]
+    cohorts: tuple[str, ...]
+    cohorts_per_user: int | None
+    start: date
+    end: date
+    filters: Clauses
+    show: int | None
+
+    @cached_property
+    def canonical(self) -> str:
+        """The question as JSON with sorted keys: equal if and only if the answers are."""
+        return self._encode(asdict(self.mechanism))
+
+    @cached_property
+    def family(self) -> str:
+        """The canonical form without `k`: a smaller k of one family is a prefix of a larger one."""
+        return self._encode(asdict(self.mechanism) | {"k": None})
+
+    def _encode(self, mechanism: Mapping[str, Any]) -> str:
+        content = {
+            "code_version": CODE_VERSION,
+            "dataset": self.dataset.name,
+            "table": self.dataset.table.model_dump(mode="json", exclude=_PLACES),
+            "columns": {
+                name: column.model_dump(mode="json") for name, column in self._columns()
+            },
+            "data": {
+                role: [state.table_id, state.version, state.digest]
+                for role, state in self.snapshot.tables.items()
+            },
+            "snapshot": self.snapshot.snapshot_id,
+            "element": self.element,
+            "measure": self.measure,
+            "mechanism": mechanism,
+            "cohort_columns": self.cohort_columns,
+            "cohorts": self.cohorts,
+            "cohorts_per_user": self.cohorts_per_user,
+            "window": [self.start.isoformat(), self.end.isoformat()],
+            "filters": self.filters,
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    def _columns(self) -> list[tuple[str, Column]]:
+        """Declared columns that the question touches."""
+        used = {
+            self.element,
+            *self.cohort_columns,
+            *(t[0] for clause in self.filters for t in clause),
+        }
+        return [(name, self.dataset.columns[name]) for name in sorted(used)]
+
+    @cached_property
+    def label(self) -> str:
+        """SHA-256 of the canonical form: the name of the one answer this question has."""
+        return hashlib.sha256(self.canonical.encode()).hexdigest()
+
+    @property
+    def account(self) -> str:
+        """The account's dataset: the table's id, so that two files over one table share it."""
+        return self.snapshot.tables["engagements"].table_id
+
+    @cached_property
+    def per_cohort(self) -> Loss:
+        """The most one cohort can cost."""
+        domain = self.mechanism.domain
+        units, calls = top_k.maximum_cost(
+            self.mechanism.name,
+            k=self.mechanism.k,
+            l0=self.mechanism.l0,
+            with_counts=self.mechanism.with_counts,
+            optimise_threshold=self.mechanism.optimise_threshold,
+            domain_size=None if domain is None else len(domain),
+        )
+        del calls  # a call may weigh more than one: its delta decides
+        return Loss(
+            units,
+            top_k.charged_calls(
+                self.mechanism.name,
+                l0=self.mechanism.l0,
+                epsilon=self.mechanism.epsilon,
+                delta=self.mechanism.delta,
+            ),
+        )
+
+    @property
+    def reserve(self) -> Loss:
+        """The most this question can cost: what is allocated before any row is read."""
+        return self.charge([self.per_cohort] * len(self.cohorts))
+
+    def charge(self, losses: Sequence[Loss]) -> Loss:
+        """What one release costs, given what each of its cohorts cost.
+
+        A user counted in at most m cohorts meets m times the largest; nothing bounded, the sum.
+        """
+        times = len(losses) if self.cohorts_per_user is None else self.cohorts_per_user
+        if times < len(losses):
+            largest = Loss(
+                max(loss.units for loss in losses), max(loss.calls for loss in losses)
+            )
+            return Loss(largest.units * times, largest.calls * times)
+        return Loss(
+            sum(loss.units for loss in losses), sum(loss.calls for loss in losses)
+        )
+
+    def noise_key(self, secret: bytes) -> bytes:
+        """The key of this one question: all that executors ever see of the secret."""
+        return rng.derive_key(secret, "noise", self.canonical)
+
+    def fingerprint(self, analyst: str, secret_id: str) -> str:
+        """What a claim is bound to: who asks what of which data under which secret and reserve."""
+        content = rng.encode_label(
+            analyst, self.canonical, secret_id, self.reserve.units, self.reserve.calls
+        )
+        return hashlib.sha256(content).hexdigest()
+
+    def describe(self) -> str:
+        """One line for people."""
+        what = (
+            "users"
+            if self.measure == "users"
+            else f"rows (at most {self.mechanism.tau} a user)"
+        )
+        where = (
+            "" if not self.cohort_columns else f" by {' x '.join(self.cohort_columns)}"
+        )
+        top = f"top {self.show} " if self.show else ""
+        return f"{top}{self.element} by {what}{where}, {self.start} to {self.end} (exclusive)"
+
+
+def secret_id(secret: bytes) -> str:
+    """A public name of a secret: tells two apart, tells nothing else."""
+    return rng.derive_key(secret, "id").hex()[:16]
+
+
+def resolve(
+    settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snapshot
+) -> Question:
+    """Turn what somebody wrote into the one question it means.
+
+    Raises
+    ------
+    SettingsError
+        If a column, value, date or parameter does not fit the dataset file.
+    UnboundedContributionError
+        If the mechanism asked for needs a bound that the dataset file does not declare.
+    """
+    start, end = _window(settings.window, dataset, snapshot)
+    element = _column(dataset, settings.element, "element", "element")
+    mechanism, show = _mechanism(settings, dataset, element)
+    cohorts, cohorts_per_user = _cohorts(settings, dataset)
+    return Question(
+        dataset=dataset,
+        snapshot=snapshot,
+        element=settings.element,
+        measure=settings.measure,
+        mechanism=mechanism,
+        cohort_columns=tuple(sorted(settings.cohorts)),
+        cohorts=cohorts,
+        cohorts_per_user=cohorts_per_user,
+        start=start,
+        end=end,
+        filters=_normal_form(settings, dataset),
+        show=show,
+    )
+
+
+def with_k(question: Question, k: int) -> Question:
+    """The same question for another k."""
+    return replace(question, mechanism=replace(question.mechanism, k=k), show=k)
+
+
+def _column(dataset: DatasetSettings, name: str, use: str, key: str) -> Column:
+    """A declared column that may be used so."""
+    column = dataset.columns.get(name)
+    if column is None or use not in column.use:
+        allowed = [n for n, c in dataset.columns.items() if use in c.use]
+        raise SettingsError(
+            f"question: {key}: {name!r} is not declared for use as {use} in dataset "
+            f"{dataset.name} (declared: {', '.join(allowed) or 'none'})"
+        )
+    return column
+
+
+def _window(
+    window: Window, dataset: DatasetSettings, snapshot: Snapshot
+) -> tuple[date, date]:
+    """Absolute dates inside what is retained at the snapshot's date."""
+    oldest = snapshot.as_of - timedelta(days=dataset.table.retention_days)
+    if window.days is not None:
+        start, end = snapshot.as_of - timedelta(days=window.days), snapshot.as_of
+    else:
+        assert window.start is not None and window.end is not None  # Window checks it
+        start, end = window.start, window.end
+    if start < oldest or end > snapshot.as_of:
+        raise SettingsError(
+            f"question: window: {start} to {end} leaves what snapshot {snapshot.snapshot_id} holds, "
+            f"{oldest} to {snapshot.as_of} (retention {dataset.table.retention_days} days)"
+        )
+    return start, end
+
+
+def _mechanism(
+    settings: QuestionSettings, dataset: DatasetSettings, column: Column
+) -> tuple[Mechanism, int | None]:
+    """Look the mechanism up from the declared facts, or check the one asked for against them."""
+    known, restricted = column.domain != "unknown", column.l0 is not None
+    default = {
+        (True, True): "known_laplace",
+        (True, False): "known_gumbel",
+        (False, True): "unknown_laplace",
+        (False, False): "unknown_gumbel",
+    }[known, restricted]
+    name = settings.mechanism or default
+    if name.startswith("known") and not known:
+        raise SettingsError(
+            f"question: mechanism: {name} needs a public domain for column {settings.element!r}"
+        )
+    if (
+        name in ("known_laplace", "unknown_laplace", "fixed_gaussian")
+        and not restricted
+    ):
+        raise UnboundedContributionError(
+            f"question: mechanism: {name} needs l0 declared for column {settings.element!r}"
+        )
+    if name == "fixed_gaussian" and not dataset.budget.gaussian:
+        raise SettingsError(
+            f"question: mechanism: fixed_gaussian needs budget.gaussian = true in dataset {dataset.name}"
+        )
+    ranked, candidates = (
+        name.endswith("gumbel"),
+        name in ("unknown_laplace", "unknown_gumbel"),
+    )
+    _need(settings.k, "k", ranked, name, optional=True)
+    _need(settings.max_candidates, "max_candidates", candidates, name)
+    if candidates:
+        assert settings.max_candidates is not None
+        if settings.max_candidates > LARGEST_MAX_CANDIDATES:
+            raise SettingsError(
+                f"question: max_candidates: at most {LARGEST_MAX_CANDIDATES}"
+            )
+        if ranked and settings.k is not None and settings.k > settings.max_candidates:
+            raise SettingsError(
+                f"question: k: {settings.k} is above max_candidates = {settings.max_candidates}"
+            )
+    if not ranked and not settings.with_counts:
+        raise SettingsError(f"question: with_counts: {name} always releases counts")
+    if name != "unknown_gumbel" and not settings.optimise_threshold:
+        raise SettingsError(f"question: optimise_threshold: {name} has no such step")
+    domain = None
+    if name.startswith("known"):
+        assert column.domain != "unknown"
+        domain = tuple(sorted(column.domain))  # type: ignore[type-var]  # one type: Column checks it
+    k = settings.k if ranked else None
+    if k is not None and domain is not None:
+        k = min(k, len(domain))
+    mechanism = Mechanism(
+        name=name,
+        k=k,
+        l0=column.l0 if name != "known_gumbel" else None,
+        tau=settings.tau or 1,
+        max_candidates=settings.max_candidates if candidates else None,
+        epsilon=dataset.budget.epsilon,
+        delta=dataset.budget.delta,
+        with_counts=settings.with_counts,
+        optimise_threshold=settings.optimise_threshold and name == "unknown_gumbel",
+        domain=domain,
+    )
+    return mechanism, settings.k
+
+
+def _need(
+    value: int | None, key: str, needed: bool, name: str, optional: bool = False
+) -> None:
+    """A parameter must be given where it matters and left out where it would be ignored."""
+    if needed and value is None:
+        raise SettingsError(f"question: {key}: missing; {name} needs it")
+    if not needed and value is not None and not optional:
+        raise SettingsError(f"question: {key}: {name} does not use it; leave it out")
+
+
+def _cohorts(
+    settings: QuestionSettings, dataset: DatasetSettings
+) -> tuple[tuple[str, ...], int | None]:
+    """The public list of cohorts and the number of them one user may be counted in."""
+    lists, per_user = [], 1
+    bounded = dataset.table.privacy_unit == "user"
+    for name in sorted(settings.cohorts):
+        column = _column(dataset, name, "cohort", "cohorts")
+        assert column.domain != "unknown"  # Column checks it
+        lists.append([str(value) for value in column.domain])
+        if column.max_per_user is None:
+            bounded = False
+        else:
+            per_user *= column.max_per_user
+    if not lists:
+        return (ALL,), None
+    cohorts = tuple(
+        sorted(COHORT_SEPARATOR.join(parts) for parts in itertools.product(*lists))
+    )
+    return cohorts, min(per_user, len(cohorts)) if bounded else None
+
+
+def _normal_form(settings: QuestionSettings, dataset: DatasetSettings) -> Clauses:
+    """Filters as sorted clauses, with all conditions on one column merged into one."""
+    merged: dict[str, Test] = {}
+    clauses: set[tuple[Test, ...]] = set()
+    for condition in settings.filters.all:
+        test = _test(condition, dataset)
+        merged[test[0]] = _both(merged[test[0]], test) if test[0] in merged else test
+    for group in settings.filters.any:
+        if not group:
+            raise SettingsError("question: filters.any: a group is empty")
+        tests = tuple(
+            sorted({_test(condition, dataset) for condition in group}, key=repr)
+        )
+        if len(tests) == 1:
+            test = tests[0]
+            merged[test[0]] = (
+                _both(merged[test[0]], test) if test[0] in merged else test
+            )
+        else:
+            clauses.add(tests)
+    clauses |= {(test,) for test in merged.values()}
+    return tuple(sorted(clauses, key=repr))
+
+
+def _test(condition: Condition, dataset: DatasetSettings) -> Test:
+    """One condition on a declared column; a range over a public domain becomes a list of values."""
+    name = condition.column
+    column = _column(dataset, name, "filter", "filters")
+    wanted = str if column.type == "string" else int
+    if condition.any_of is not None:
+        values = condition.any_of
+        if any(type(value) is not wanted for value in values):
+            raise SettingsError(
+                f"question: filters: column {name!r} holds values of type {column.type}"
+            )
+        unknown = (
+            set(values) - set(column.domain) if column.domain != "unknown" else set()
+        )
+        if unknown:
+            raise SettingsError(
+                f"question: filters: {sorted(map(repr, unknown))[0]} is not in the domain of {name!r}"
+            )
+        return name, _sorted(values)
+    if column.type != "bigint":
+        raise SettingsError(f"question: filters: column {name!r} is text; use 'in'")
+    low, high = condition.at_least, condition.at_most
+    if column.domain == "unknown":
+        return name, low, high
+    return name, _sorted(value for value in column.domain if _inside(value, low, high))
+
+
+def _both(one: Test, other: Test) -> Test:
+    """The condition that holds where both do (same column)."""
+    if len(one) == 3 and len(other) == 3:
+        lows = [low for low in (one[1], other[1]) if low is not None]
+        highs = [high for high in (one[2], other[2]) if high is not None]
+        return one[0], max(lows, default=None), min(highs, default=None)
+    if len(one) == 2 and len(other) == 2:
+        return one[0], _sorted(set(one[1]) & set(other[1]))
+    values, span = (one, other) if len(one) == 2 else (other, one)
+    assert len(values) == 2 and len(span) == 3
+    return one[0], _sorted(
+        value for value in values[1] if _inside(value, span[1], span[2])
+    )
+
+
+def _inside(value: Value, low: int | None, high: int | None) -> bool:
+    assert isinstance(value, int)
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _sorted(values: Any) -> tuple[Value, ...]:
+    """Values of one type, each once, in order."""
+    return tuple(sorted(set(values)))
