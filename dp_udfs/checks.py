@@ -74,3 +74,19 @@ def probability(**values: float | Fraction) -> None:
     for name, value in values.items():
         if not (math.isfinite(value) and 0 < value < 1):
             raise InvalidParameterError(f"{name} = {value} must be strictly between 0 and 1")
+
+
+def noise_scale(**values: int | Fraction) -> None:
+    """Refuse scales of noise outside [2**-20, 2**40]: with these, sums of counts fit 64 bits."""
+    positive(**values)
+    for name, value in values.items():
+        if not Fraction(1, 2**20) <= value <= 2**40:
+            raise InvalidParameterError(f"{name} = {float(value)} is outside [2**-20, 2**40]")
+
+
+def noise_variance(**values: int | Fraction) -> None:
+    """Refuse variances of noise outside [2**-40, 2**80], the squares of allowed scales."""
+    positive(**values)
+    for name, value in values.items():
+        if not Fraction(1, 2**40) <= value <= 2**80:
+            raise InvalidParameterError(f"{name} = {float(value)} is outside [2**-40, 2**80]")

@@ -78,6 +78,11 @@ class Interval:
         low, high = down.ln(self.low), up.ln(self.high)
         return Interval(down.next_minus(low), up.next_plus(high), self.digits)
 
+    @property
+    def width(self) -> Decimal:
+        """Return how far the ends lie apart, rounded up."""
+        return _rounding(self.digits)[1].subtract(self.high, self.low)
+
     def below(self, other: "Interval") -> bool | None:
         """Say whether every number here is less than every number there; None if undecided."""
         if self.high < other.low:

@@ -36,8 +36,6 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-LARGEST_SCALE = 2**40  # noise and counts together then fit 64 bits
-
 # Relative error allowed to a floating-point logarithm, and to what is computed from it. A good
 # library errs by 4e-16; bits after the first 63 add less than 2e-12, except near 0 and 1.
 _SLACK = 1e-11
@@ -52,7 +50,7 @@ def discrete_laplace(
     Parameters
     ----------
     scale : Fraction
-        In units of the counts; positive, at most 2**40. The standard deviation is about
+        In units of the counts; from 2**-20 to 2**40. The standard deviation is about
         1.41 times as much.
     rng : SecureRandom
         Source of bits, keyed by the question and the snapshot it reads.
@@ -80,7 +78,7 @@ def discrete_laplace(
     ----------
     By inversion: abs(Z) is the number of n >= 1 with U < 2 q^n / (1 + q), q = exp(-1 / scale).
     """
-    _check_scale(scale=scale)
+    checks.noise_scale(scale=scale)
     return _laplace(scale, Draws(rng, purpose, elements).uniforms())
 
 
@@ -92,7 +90,7 @@ def discrete_gaussian(
     Parameters
     ----------
     variance : Fraction
-        In squared units of the counts; positive, below 2**80. From about one on, it is the
+        In squared units of the counts, from 2**-40 to 2**80. From about one on, it is the
         variance of the draws to many digits.
     rng, purpose, elements
         As in `discrete_laplace`.
@@ -117,9 +115,8 @@ def discrete_gaussian(
     Canonne, Kamath and Steinke (2020), algorithm 3: propose a discrete Laplace Y of scale t,
     accept it with probability exp(-(abs(Y) - variance / t)^2 / (2 variance)).
     """
-    checks.positive(variance=variance)
+    checks.noise_variance(variance=variance)
     spread = math.isqrt(math.floor(variance)) + 1  # t
-    _check_scale(standard_deviation=spread)
     draws = Draws(rng, purpose, elements, numbers_each=WORDS_PER_BLOCK)
     noise = np.zeros(draws.size, dtype=np.int64)
     pending = np.arange(draws.size)
@@ -183,13 +180,6 @@ def gumbel_order(
 
 
 # --- discrete Laplace and Gaussian ----------------------------------------------------------------
-
-
-def _check_scale(**values: Fraction | int) -> None:
-    checks.positive(**values)
-    for name, value in values.items():
-        if value > LARGEST_SCALE:
-            raise InvalidParameterError(f"{name} = {float(value)} must be at most 2**40")
 
 
 def _laplace(scale: Fraction, uniforms: Uniforms) -> IntArray:
@@ -261,10 +251,10 @@ class _Race:
     def __init__(
         self, linear: IntArray, slope: Fraction, log_terms: Sequence[Fraction] | None, draws: Draws
     ) -> None:
-        lengths = {draws.size, *linear.shape} | ({len(log_terms)} if log_terms else set())
-        if linear.ndim != 1 or len(lengths) != 1:
+        terms = draws.size if log_terms is None else len(log_terms)
+        if linear.shape != (draws.size,) or terms != draws.size:
             raise InvalidParameterError("linear, log_terms and elements must be of equal length")
-        if log_terms and min(term.numerator for term in log_terms) <= 0:
+        if any(term.numerator <= 0 for term in log_terms or ()):
             raise InvalidParameterError("log_terms must be positive")
         self.slope, self.log_terms = slope, log_terms
         self.uniforms = draws.uniforms()
@@ -311,7 +301,7 @@ class _Race:
         """Compute ln(-ln U) of a U near 0 or 1, to more digits than the bound on the error asks."""
         for digits in precisions():
             noise = self._exact_noise(row, digits)
-            if noise is not None and noise.high - noise.low < Decimal(_SLACK) / 10:
+            if noise is not None and noise.width < _SLACK / 10:
                 return float(noise.low)
         raise AssertionError("precisions never end")
 

@@ -43,7 +43,8 @@ def laplace_difference_threshold(scale: Fraction, probability: Fraction) -> int:
     With q = exp(-1 / scale) and n >= 1: P[D >= n] = ((1 - q) / (1 + q))^2 q^n times
     ((n + 1) / (1 - q) + q / (1 - q)^2 + 2 q^2 / ((1 - q^2) (1 - q))).
     """
-    _check(scale, probability)
+    checks.noise_scale(scale=scale)
+    checks.probability(probability=probability)
 
     def tail(n: int, digits: int) -> Interval:
         one = Interval.of(1, digits)
@@ -67,7 +68,8 @@ def laplace_threshold(scale: Fraction, probability: Fraction) -> int:
     Parameters, errors and exactness are those of `laplace_difference_threshold`;
     P[Z >= n] = q^n / (1 + q) for n >= 1.
     """
-    _check(scale, probability)
+    checks.noise_scale(scale=scale)
+    checks.probability(probability=probability)
 
     def tail(n: int, digits: int) -> Interval:
         q = Interval.of(Fraction(-1) / scale, digits).exp()
@@ -83,13 +85,14 @@ def gaussian_threshold(variance: Fraction, probability: Fraction) -> int:
     Parameters, errors and exactness are those of `laplace_difference_threshold`, with the
     `variance` of `dp_udfs.noise.discrete_gaussian`. From a variance of 10**12 on it takes seconds.
     """
-    _check(variance, probability)
+    checks.noise_variance(variance=variance)
+    checks.probability(probability=probability)
 
     def tail(n: int, digits: int) -> Interval:
         one, half = Interval.of(1, digits), _gaussian_sum(1, variance, digits)
         return _gaussian_sum(n, variance, digits) / (one + half + half)
 
-    quantile = -special.ndtri_exp(-_minus_ln(probability))
+    quantile = -special.ndtri_exp(-max(_minus_ln(probability), math.log(2)))
     return _smallest(tail, probability, guess=math.sqrt(variance) * float(quantile))
 
 
@@ -112,10 +115,10 @@ def _gaussian_sum(start: int, variance: Fraction, digits: int) -> Interval:
     ratio_to_size = power((2 * start + 1) * size)
     by_block, by_term = power(2 * size**2), power(2 * size)  # what step and ratio change by
     to_end, to_end_to_size = power(2 * (size - 1)), power(2 * (size - 1) * size)
-    total = Interval.of(0, digits)
+    total, negligible = Interval.of(0, digits), Interval.of(10 ** (digits // 2), digits)
     while True:
         rest = value / (one - ratio)  # as much as all that follows, or more
-        if rest.high <= total.low.scaleb(-(digits // 2)):
+        if (rest * negligible).high <= total.low:
             return total + Interval(Decimal(0), rest.high, digits)
         if size == 1:
             total = total + value
@@ -125,11 +128,6 @@ def _gaussian_sum(start: int, variance: Fraction, digits: int) -> Interval:
             total = total + Interval(least.low, most.high, digits)
         value, step = value * step, step * by_block
         ratio, ratio_to_size = ratio * by_term, ratio_to_size * by_block
-
-
-def _check(scale: Fraction, probability: Fraction) -> None:
-    checks.positive(scale=scale)
-    checks.probability(probability=probability)
 
 
 def _minus_ln(probability: Fraction) -> float:

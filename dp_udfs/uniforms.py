@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_udfs import checks
 from dp_udfs.intervals import Interval
 from dp_udfs.rng import WORDS_PER_BLOCK, Element, SecureRandom, UInt64Array
 
@@ -31,6 +32,8 @@ class Draws:
         elements: Sequence[Element] | int,
         numbers_each: int = 1,
     ) -> None:
+        if isinstance(elements, int):
+            checks.non_negative_integers(elements=elements)
         self._rng, self._purpose, self._elements = rng, purpose, elements
         self._numbers_each = numbers_each
         self._fetched = -1
