@@ -5,7 +5,7 @@ with numpy's types, is the same candidates.
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,14 @@ from dp_udfs.errors import InvalidParameterError
 from dp_udfs.rng import Element
 
 IntArray = NDArray[np.int64]
-Counts = Sequence[int] | IntArray
+Elements = Sequence[Element] | NDArray[Any]
+Counts = Sequence[int] | NDArray[np.integer[Any]]
 
 LARGEST_COUNT = 2**53  # counts, bounds and noise then fit 64 bits with room to spare
 
 
 def positive_top(
-    elements: Sequence[Element], counts: Counts, max_candidates: int
+    elements: Elements, counts: Counts, max_candidates: int
 ) -> tuple[list[Element], IntArray]:
     """Sort candidates and drop zeros; refuse more of them than the mechanism may see."""
     if len(elements) > max_candidates + 1:
@@ -31,7 +32,7 @@ def positive_top(
 
 
 def in_total_order(
-    elements: Sequence[Element], counts: Counts, *, positive: bool = False
+    elements: Elements, counts: Counts, *, positive: bool = False
 ) -> tuple[list[Element], IntArray]:
     """Check elements and counts and sort both; drop zeros where `positive`."""
     names = _plain_elements(elements)
@@ -49,9 +50,9 @@ def in_total_order(
     return [names[i] for i in order.tolist()], true[order]
 
 
-def _plain_elements(elements: Sequence[Element]) -> list[Element]:
+def _plain_elements(elements: Elements) -> list[Element]:
     """Read elements as plain Python values: all text or all whole numbers, or None; none twice."""
-    names: list[Element] = elements.tolist() if isinstance(elements, np.ndarray) else list(elements)
+    names: list[Any] = elements.tolist() if isinstance(elements, np.ndarray) else list(elements)
     kinds = set(map(type, names))
     if kinds - {str, int, type(None)}:
         names = [name.item() if isinstance(name, np.generic) else name for name in names]

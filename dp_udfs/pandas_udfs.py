@@ -9,14 +9,14 @@ workers pay for nothing they do not use.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dp_udfs import checks, prices, rng, top_k
-from dp_udfs.candidates import Counts, IntArray
+from dp_udfs.candidates import Counts, Elements, IntArray
 from dp_udfs.errors import InvalidParameterError
 from dp_udfs.rng import Element, SecureRandom
 from dp_udfs.top_k import TopK
@@ -115,7 +115,7 @@ class Mechanism:
         """How many of the largest elements of a cohort the mechanism reads; None for all."""
         return None if self.max_candidates is None else self.max_candidates + 1
 
-    def run(self, elements: Sequence[Element], counts: Counts, rng: SecureRandom) -> TopK:
+    def run(self, elements: Elements, counts: Counts, rng: SecureRandom) -> TopK:
         """Answer for one cohort, given its candidates (or its whole histogram) in any order.
 
         On a known domain, elements that are absent count zero and others are dropped.
@@ -126,9 +126,7 @@ class Mechanism:
         chosen: dict[str, Any] = {name: getattr(self, name) for name in parameters}
         return function(elements, counts, linf=self.tau, epsilon=self.epsilon, rng=rng, **chosen)
 
-    def _over_domain(
-        self, elements: Sequence[Element], counts: Counts
-    ) -> tuple[Sequence[Element], Counts]:
+    def _over_domain(self, elements: Elements, counts: Counts) -> tuple[Elements, Counts]:
         """Fill the whole domain: zeros for elements that are absent, no elements beside it."""
         assert self.domain is not None
         positions = _positions(self.domain)
@@ -228,7 +226,9 @@ def complete(
     that absence costs and shows nothing.
     """
     answered = answered.select(ARROW_ANSWER_SCHEMA.names).cast(ARROW_ANSWER_SCHEMA)
-    answered = answered.filter(pc.is_in(answered["cohort"], pa.array(cohorts, pa.string())))
+    listed = frozenset(cohorts)
+    wanted = [cohort in listed for cohort in answered["cohort"].to_pylist()]
+    answered = answered.filter(pa.array(wanted, pa.bool_()))
     if mechanism.elementwise:
         return _ranked_and_closed(answered, mechanism, cohorts)
     present = set(answered["cohort"].to_pylist())
@@ -296,9 +296,8 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     encoded = batch.column("cohort").dictionary_encode()
     names = encoded.dictionary.to_pylist()
     codes = encoded.indices.fill_null(-1).to_numpy()
-    starts = np.flatnonzero(np.diff(codes, prepend=-2))
-    ends = np.append(starts[1:], len(codes))
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+    starts = np.flatnonzero(np.diff(codes, prepend=-2)).tolist()
+    for start, end in pairwise([*starts, len(codes)]):
         if codes[start] >= 0:
             yield names[codes[start]], batch.slice(start, end - start)
 

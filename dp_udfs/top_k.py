@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from dp_udfs import candidates, checks, noise, thresholds
-from dp_udfs.candidates import Counts, IntArray
+from dp_udfs.candidates import Counts, Elements, IntArray
 from dp_udfs.checks import Real
 from dp_udfs.errors import InvalidParameterError
 from dp_udfs.rng import Element, SecureRandom
@@ -50,7 +50,7 @@ class TopK:
 
 
 def known_laplace(
-    elements: Sequence[Element],
+    elements: Elements,
     counts: Counts,
     *,
     l0: int,
@@ -97,7 +97,7 @@ def known_laplace(
 
 
 def known_gumbel(
-    elements: Sequence[Element],
+    elements: Elements,
     counts: Counts,
     *,
     k: int,
@@ -150,7 +150,7 @@ def known_gumbel(
 
 
 def unknown_laplace(
-    elements: Sequence[Element],
+    elements: Elements,
     counts: Counts,
     *,
     l0: int,
@@ -209,7 +209,7 @@ def unknown_laplace(
 
 
 def unknown_gumbel(
-    elements: Sequence[Element],
+    elements: Elements,
     counts: Counts,
     *,
     k: int,
@@ -302,7 +302,7 @@ def unknown_gumbel(
 
 
 def fixed_gaussian(
-    elements: Sequence[Element],
+    elements: Elements,
     counts: Counts,
     *,
     l0: int,

@@ -1,10 +1,11 @@
 """Prices and public numbers of noise against published values."""
 
 import math
+from typing import Any
 
 import pytest
 
-from dp_udfs import prices
+from dp_udfs import checks, prices
 from dp_udfs.errors import InvalidParameterError
 
 
@@ -23,7 +24,9 @@ from dp_udfs.errors import InvalidParameterError
         ("fixed_gaussian", {"l0": 3}, 3),
     ],
 )
-def test_the_reserve_is_as_published(mechanism: str, parameters: dict, units: int) -> None:
+def test_the_reserve_is_as_published(
+    mechanism: str, parameters: dict[str, Any], units: int
+) -> None:
     assert prices.maximum_cost(mechanism, **parameters) == (units, 1)
 
 
@@ -78,10 +81,9 @@ def test_noise_of_the_standard_setting() -> None:
 def test_deviation_and_interval_agree_with_the_sum_over_all_noise(
     gaussian: bool, scale: float
 ) -> None:
-    exact = prices.checks.exact(scale=scale)
-    found, half_width = prices.count_noise(exact, gaussian)
-    power = (lambda z: (z / scale) ** 2 / 2) if gaussian else (lambda z: abs(z) / scale)
-    weights = {z: math.exp(-power(z)) for z in range(-600, 601)}
+    found, half_width = prices.count_noise(checks.exact(scale=scale), gaussian)
+    power, half = (2, 0.5) if gaussian else (1, 1)
+    weights = {z: math.exp(-half * abs(z / scale) ** power) for z in range(-600, 601)}
     total = sum(weights.values())
     assert found == pytest.approx(math.sqrt(sum(z * z * w for z, w in weights.items()) / total))
 
@@ -122,6 +124,6 @@ def test_known_domains_have_no_threshold() -> None:
         ("fixed_gaussian", {"l0": 1, "delta": 1}, "delta"),
     ],
 )
-def test_what_is_missing_is_named(mechanism: str, parameters: dict, named: str) -> None:
+def test_what_is_missing_is_named(mechanism: str, parameters: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidParameterError, match=named):
         prices.noise_summary(mechanism, linf=1, epsilon=1, **parameters)
