@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import unicodedata
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
@@ -11,6 +12,7 @@ Real = int | float | str | Fraction | Decimal
 
 SMALLEST_EPSILON = Fraction(1, 10**6)
 LARGEST_EPSILON = Fraction(100)
+LONGEST_IDENTIFIER = 200
 
 
 def exact(**values: Real) -> Fraction:
@@ -90,3 +92,18 @@ def noise_variance(**values: int | Fraction) -> None:
     for name, value in values.items():
         if not Fraction(1, 2**40) <= value <= 2**80:
             raise InvalidParameterError(f"{name} = {float(value)} is outside [2**-40, 2**80]")
+
+
+def identifiers(**values: object) -> None:
+    """Refuse names that do not fit on a line, or that two people could write differently."""
+    for name, value in values.items():
+        if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_IDENTIFIER:
+            raise InvalidParameterError(
+                f"{name} = {value!r:.80} must be a text of 1 to {LONGEST_IDENTIFIER} characters"
+            )
+        if not value.isprintable() or value != value.strip():
+            raise InvalidParameterError(
+                f"{name} = {value!r} has unprintable characters, or blanks at an end"
+            )
+        if unicodedata.normalize("NFC", value) != value:
+            raise InvalidParameterError(f"{name} = {value!r} must be in Unicode's form NFC")

@@ -1,0 +1,343 @@
+"""The ledger's table: read to its head, append only if nobody else did, keep it small.
+
+Only delta-rs writes it: its commit creates the next log file exclusively, so that of several
+writers who read the same head exactly one succeeds (compare-and-append). On a local disk a file
+lock keeps waiting writers in line and off each other's feet; safety never rests on it. A table on
+an object store needs neither lock nor fsync.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    QueryBuilder,
+    Schema,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from dp_udfs.errors import LedgerConflictError, SettingsError
+from jobs.lake.entries import COLUMNS, Entry, from_row
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SEGMENT = 1024  # entries from one carry to the next: what a new process has to fold at most
+TIDY_EVERY = 64  # entries between two compactions; a divisor of SEGMENT
+LOCK_PATIENCE = 5.0  # seconds to queue; then compare-and-append alone decides
+
+_APPEND_ONLY = {"delta.appendOnly": "true"}
+_CONSTRAINTS = {
+    "amounts_are_not_negative": "units >= 0 AND calls >= 0",
+    "entries_are_numbered": "entry_no >= 1 AND position >= 0",
+}
+_ONE_TRY = CommitProperties(max_commit_retries=0)
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class EntryLog:
+    """Entries in the order in which this table received them.
+
+    Parameters
+    ----------
+    location : str or Path
+        Directory, or a URL that delta-rs can write.
+
+    Attributes
+    ----------
+    position : int
+        How far the table was read: the place of the next entry.
+    first_segment : int
+        Reading began here; entries of earlier segments are found by `query`.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.position = 0
+        self.first_segment = 0
+        self._segment = 0
+        self._segment_begin = 0
+        local = "://" not in self.location or self.location.startswith("file://")
+        self._directory = Path(self.location.removeprefix("file://")) if local else None
+        self._table: DeltaTable | None = None
+        self._read_version = -1
+        self._synced_version = -1
+
+    def prepare(self, *, create: bool) -> None:
+        """See that there is a table, and make it if there is none and that is allowed."""
+        if self._table is not None:
+            return
+        if _attempt(self, DeltaTable.is_deltatable, self.location):
+            if not create or self._refreshed().version() >= len(_CONSTRAINTS):
+                return
+        elif not create:
+            raise _missing(self.location)
+        if self._directory is not None:
+            _attempt(self, self._directory.mkdir, mode=0o700, parents=True, exist_ok=True)
+            names = _attempt(self, os.listdir, self._directory)
+            if any(not name.startswith("_") for name in names):
+                raise SettingsError(f"{self.location} holds other files and no ledger")
+        with self.queue():
+            _attempt(self, self._create)
+
+    @property
+    def segment_is_full(self) -> bool:
+        """Whether the next commit must begin a segment, with a carry."""
+        return self.position - self._segment_begin >= SEGMENT
+
+    @contextmanager
+    def queue(self) -> Iterator[None]:
+        """Wait in line on a local disk. A holder that stands still holds others up only so long."""
+        if self._directory is None:
+            yield
+            return
+        path = self._directory / "_queue.lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            raise _missing(self.location) from None
+        except OSError as error:
+            raise _unusable(self.location, error) from None
+        try:
+            if not _lock_within(lock, LOCK_PATIENCE):
+                logger.warning("the queue for the ledger stands still; going on without it")
+            yield
+        finally:
+            os.close(lock)
+
+    def read_new(self) -> list[Entry]:
+        """Read what was appended since the last call; a first call begins at the last carry.
+
+        Raises
+        ------
+        SettingsError
+            If the table is missing or cannot be read.
+        LedgerConflictError
+            If it lacks entries or is no longer protected against changes.
+        """
+        first = self._read_version < 0
+        table = self._refreshed()
+        if table.version() == self._read_version:
+            return []
+        self._check_protection(table)
+        if first:
+            segments = (int(values["segment"]) for values in table.partitions())
+            self.first_segment = self._segment = max(segments, default=0)
+        rows = self.query(
+            f"SELECT * FROM ledger WHERE segment >= {self._segment} "  # noqa: S608 (two numbers)
+            f"AND position >= {self.position} ORDER BY position"
+        ).to_pylist()
+        if first and self.first_segment and rows:
+            self.position = self._segment_begin = rows[0]["position"]
+        for row in rows:
+            if row["position"] != self.position:
+                raise LedgerConflictError(f"the ledger at {self.location} lacks entries")
+            self._step(row["segment"])
+        self._read_version = table.version()
+        return [from_row(row) for row in rows]
+
+    def append(self, entries: Sequence[Entry]) -> tuple[bool, list[Entry]]:
+        """Append entries if nobody appended since `read_new`.
+
+        Returns
+        -------
+        (bool, list of Entry)
+            Whether the entries are in, and durably so; and what has to be folded now: they
+            themselves or, where another writer was first, what that one wrote.
+
+        Raises
+        ------
+        SettingsError
+            If the table could not be written.
+        """
+        table = self._refreshed() if self._table is None else self._table
+        rows = self._rows(entries)
+        try:
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                commit_properties=_ONE_TRY,
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except (DeltaError, OSError) as error:
+            return self._after_failure(entries, error)
+        self._sync(table)
+        self._read_version = table.version()
+        for segment in rows["segment"].to_pylist():
+            self._step(segment)
+        return True, list(entries)
+
+    def tidy(self) -> None:
+        """Put the small files of the latest full stretch together and write a checkpoint.
+
+        Nothing depends on it but speed, so a failure is logged and the next stretch tries again.
+        """
+        table = self._refreshed()
+        just_begun = self.position - self._segment_begin < TIDY_EVERY
+        segments = [self._segment - 1, self._segment] if just_begun else [self._segment]
+        try:
+            table.optimize.compact(
+                partition_filters=[("segment", "in", [str(segment) for segment in segments])],
+                commit_properties=_ONE_TRY,
+                post_commithook_properties=_NO_HOOKS,
+            )
+            table.create_checkpoint()
+            self._sync(table)
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            logger.info("the ledger was not tidied, which can wait: %s", _first_line(error))
+            self._table = None
+
+    def query(self, sql: str) -> pa.Table:
+        """Answer SQL over the table `ledger` as it was last read."""
+        table = self._refreshed() if self._table is None else self._table
+        builder = QueryBuilder().register("ledger", table)
+        return _attempt(self, lambda: pa.table(builder.execute(sql)))
+
+    def _refreshed(self) -> DeltaTable:
+        """Load the table, or what is new of it."""
+        if self._table is None:
+            try:
+                self._table = DeltaTable(self.location)
+            except TableNotFoundError:
+                raise _missing(self.location) from None
+            except (DeltaError, OSError) as error:
+                raise _unusable(self.location, error) from None
+        else:
+            _attempt(self, self._table.update_incremental)
+        return self._table
+
+    def _create(self) -> None:
+        table = DeltaTable.create(
+            self.location,
+            Schema.from_arrow(COLUMNS),
+            mode="ignore",
+            partition_by=["segment"],
+            name="ledger",
+            description="Append-only; every balance is folded from these entries",
+            configuration=_APPEND_ONLY,
+        )
+        for name, rule in _CONSTRAINTS.items():
+            if f"delta.constraints.{name}" not in table.metadata().configuration:
+                table.alter.add_constraint({name: rule})
+        self._sync(table)
+
+    def _check_protection(self, table: DeltaTable) -> None:
+        """Refuse a table whose entries could be changed."""
+        configuration = table.metadata().configuration
+        rules = {f"delta.constraints.{name}": rule for name, rule in _CONSTRAINTS.items()}
+        for name, value in (_APPEND_ONLY | rules).items():
+            if configuration.get(name) != value:
+                raise LedgerConflictError(
+                    f"the ledger at {self.location} is no longer protected: {name} is "
+                    f"{configuration.get(name)!r} instead of {value!r}; find out who changed it, "
+                    f"verify the entries, then set it back"
+                )
+
+    def _step(self, segment: int) -> None:
+        """Go past one entry."""
+        if segment > self._segment:
+            self._segment, self._segment_begin = segment, self.position
+        self.position += 1
+
+    def _rows(self, entries: Sequence[Entry]) -> pa.Table:
+        segment = self._segment + (entries[0].kind == "carry")
+        rows = [
+            vars(entry) | {"position": position, "segment": segment}
+            for position, entry in enumerate(entries, start=self.position)
+        ]
+        return pa.Table.from_pylist(rows, schema=COLUMNS)
+
+    def _after_failure(
+        self, entries: Sequence[Entry], error: Exception
+    ) -> tuple[bool, list[Entry]]:
+        """Look whether the commit landed although it was reported as failed."""
+        self._table = None
+        found = self.read_new()
+        landed = any(entry.entry_id == entries[0].entry_id for entry in found)
+        if landed:
+            self._sync(self._refreshed())
+        elif not isinstance(error, CommitFailedError):
+            raise _unusable(self.location, error)
+        return landed, found
+
+    def _sync(self, table: DeltaTable) -> None:
+        """Make a local table outlive a power cut, this version and those not yet seen to."""
+        if self._directory is None:
+            return
+        log = self._directory / "_delta_log"
+        version = table.version()
+        first = self._synced_version + 1 if self._synced_version >= 0 else version - 1
+        for path in (log / f"{number:020d}.json" for number in range(first, version + 1)):
+            added = [self._directory / name for name in _added_files(path)]
+            _fsync(*added, *{file.parent for file in added}, path)
+        _fsync(*log.glob(f"{version:020d}.checkpoint*"), log / "_last_checkpoint")
+        _fsync(log, self._directory)
+        self._synced_version = version
+
+
+def _added_files(log_file: Path) -> list[str]:
+    """Name the data files that one commit added, relative to the table."""
+    try:
+        lines = log_file.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    actions = (json.loads(line) for line in lines)
+    return [unquote(action["add"]["path"]) for action in actions if "add" in action]
+
+
+def _fsync(*paths: Path) -> None:
+    for path in paths:
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # put together with others, or cleaned up, since
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _lock_within(handle: int, seconds: float) -> bool:
+    """Take an exclusive lock; the system queues who waits. Closing the handle gives it back."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waiter = threading.Thread(target=fcntl.flock, args=(handle, fcntl.LOCK_EX), daemon=True)
+        waiter.start()
+        waiter.join(seconds)
+        return not waiter.is_alive()
+    return True
+
+
+def _attempt(log: EntryLog, action: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Do something with the table, and say plainly where it fails."""
+    try:
+        return action(*args, **options)
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise _unusable(log.location, error) from None
+
+
+def _missing(location: str) -> SettingsError:
+    return SettingsError(f"there is no ledger at {location}; check the path, or make one first")
+
+
+def _unusable(location: str, error: Exception) -> SettingsError:
+    return SettingsError(f"the ledger at {location} cannot be used: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,182 @@
+"""One region's journal: the table, what its entries add up to, and the rule for adding to it.
+
+The rule is compare-and-append: read to the head, decide from the balances, append only if nobody
+appended in between; else read again and decide again. So what is decided is always true of the very
+state that it is appended to, in any number of processes, and a process that dies has either written
+its entries or has not.
+"""
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import pyarrow as pa
+
+from dp_udfs.errors import InvalidParameterError, LedgerConflictError
+from jobs.lake.balances import Allocation, Balances, fold_claim
+from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, from_row
+from jobs.lake.entry_log import TIDY_EVERY, EntryLog
+
+PATIENCE = 60.0  # seconds of conflicts until an operation gives up
+T = TypeVar("T")
+
+
+class Journal:
+    """A table of entries and its balances, folded up to the head.
+
+    Parameters
+    ----------
+    location : str
+        Directory or URL of the table.
+    region : str
+        Whose chain is continued.
+    clock : callable
+        Returns the time, with its zone.
+    """
+
+    def __init__(self, location: str, region: str, clock: Callable[[], datetime]) -> None:
+        self.location = location
+        self.region = region
+        self._clock = clock
+        self._mutex = threading.RLock()
+        self._earlier_runs: frozenset[str] | None
+        self._begin_afresh()
+
+    def prepare(self, *, create: bool) -> None:
+        """See that there is a table, and make it if there is none and that is allowed."""
+        with self._mutex:
+            self._log.prepare(create=create)
+
+    def append(self, decide: Callable[[Balances, datetime], Sequence[Fact]]) -> None:
+        """Append what `decide` says of the balances as they are, in one commit.
+
+        Parameters
+        ----------
+        decide : callable
+            Of the balances and the time. It is called again whenever somebody else was first; no
+            facts means that nothing has to be written. What it raises ends the operation.
+
+        Raises
+        ------
+        LedgerConflictError
+            If others were first for longer than `PATIENCE`.
+        """
+        deadline = time.monotonic() + PATIENCE
+        pause = 0.01
+        self.prepare(create=False)
+        with self._mutex, self._log.queue():
+            while True:
+                balances = self._refresh()
+                now = self.now()
+                facts = decide(balances, now)
+                if not facts or self._try_append(facts, now):
+                    return
+                if time.monotonic() > deadline:
+                    raise LedgerConflictError(
+                        f"the ledger at {self.location} kept moving for {PATIENCE:.0f} s and "
+                        f"nothing was written; try again later"
+                    )
+                time.sleep(random.uniform(0, pause))  # noqa: S311 (no secret, only jitter)
+                pause = min(2 * pause, 1.0)
+
+    @contextmanager
+    def reading(self) -> Iterator[Balances]:
+        """Give the balances up to the head, and keep other threads off them."""
+        with self._mutex:
+            yield self._refresh()
+
+    def query(self, sql: str) -> pa.Table:
+        """Answer SQL over the table `ledger` as it was last read."""
+        return self._log.query(sql)
+
+    def claim(self, run_id: str) -> Allocation | None:
+        """Look a run up as of the last reading, also among those closed before the last carry."""
+        claim = self._balances.claims.get(run_id)
+        if claim or not self._log.first_segment:
+            return claim
+        before = f"FROM ledger WHERE segment < {self._log.first_segment} AND run_id IS NOT NULL"
+        if self._earlier_runs is None:
+            rows = self.query(f"SELECT DISTINCT run_id {before}")
+            self._earlier_runs = frozenset(rows["run_id"].to_pylist())
+        if run_id not in self._earlier_runs:
+            return None
+        quoted = run_id.replace("'", "''")
+        sql = f"SELECT * {before} AND run_id = '{quoted}' ORDER BY position"
+        return fold_claim(from_row(row) for row in self.query(sql).to_pylist())
+
+    def all_balances(self) -> Balances:
+        """Fold from the first entry on: for periods long past, that carries leave out."""
+        with self.reading() as balances:
+            if not self._log.first_segment:
+                return balances
+            everything = Balances()
+            for row in self.query("SELECT * FROM ledger ORDER BY position").to_pylist():
+                everything.apply(from_row(row))
+            return everything
+
+    def now(self) -> datetime:
+        """Tell the time, no earlier than the last entry."""
+        now = self._clock()
+        if now.tzinfo is None:
+            raise InvalidParameterError(f"the clock says {now}, without a time zone")
+        head = self._balances.heads.get(self.region)
+        return max(now.astimezone(UTC), head.recorded_at) if head else now.astimezone(UTC)
+
+    def new_id(self) -> str:
+        """Name something, differently from everything in every region."""
+        return f"{self.region}:{uuid.uuid4().hex}"
+
+    def _refresh(self) -> Balances:
+        """Fold what was appended since the last look."""
+        with self._afresh_on_failure():
+            for entry in self._log.read_new():
+                self._balances.apply(entry)
+        return self._balances
+
+    def _try_append(self, facts: Sequence[Fact], now: datetime) -> bool:
+        with self._afresh_on_failure():
+            stretch = self._log.position // TIDY_EVERY
+            landed, new = self._log.append(self._chained(facts, now))
+            for entry in new:
+                self._balances.apply(entry)
+            if landed and self._log.position // TIDY_EVERY > stretch:
+                self._log.tidy()
+        return landed
+
+    def _chained(self, facts: Sequence[Fact], now: datetime) -> list[Entry]:
+        """Continue the chain of this region, with a carry first where a segment begins."""
+        head = self._balances.heads.get(self.region)
+        number, previous = (head.entry_no, head.hash) if head else (0, GENESIS)
+        entries: list[Entry] = []
+        if self._log.segment_is_full:
+            facts = [Fact(kind="carry", details=self._balances.carry(now)), *facts]
+        for fact in facts:
+            entry = Entry(
+                **vars(fact),
+                region=self.region,
+                entry_no=number + len(entries) + 1,
+                entry_id=self.new_id(),
+                recorded_at=now,
+                schema_version=SCHEMA_VERSION,
+                previous_hash=entries[-1].hash if entries else previous,
+            )
+            entries.append(entry)
+        return entries
+
+    @contextmanager
+    def _afresh_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._begin_afresh()
+            raise
+
+    def _begin_afresh(self) -> None:
+        self._log = EntryLog(self.location)
+        self._balances = Balances()
+        self._earlier_runs = None
