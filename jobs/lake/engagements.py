@@ -33,9 +33,7 @@ def select(spark: SparkSession, question: Question) -> DataFrame:
         cohort.alias("cohort"),
         (F.explode_outer(element) if facts.many else element).alias("element"),
     )
-    rows = rows.where(
-        F.col("user").isNotNull()
-    )  # the fixed rule for rows without an id
+    rows = rows.where(F.col("user").isNotNull())  # the fixed rule for rows without an id
     if not facts.keep_nulls:
         rows = rows.where(F.col("element").isNotNull())
     if question.mechanism.domain is not None:
@@ -54,7 +52,7 @@ def _passes(test: Test) -> Column:
 
 
 def _cohort(columns: Sequence[str]) -> Column:
-    """The public label of a row's cohort."""
+    """Name the public cohort of a row."""
     if not columns:
         return F.lit(ALL)
     if len(columns) == 1:
@@ -67,10 +65,7 @@ def _is_listed(question: Question) -> Column:
     columns = question.dataset.columns
     return reduce(
         and_,
-        [
-            F.col(name).isin(list(columns[name].domain))
-            for name in question.cohort_columns
-        ],
+        [F.col(name).isin(list(columns[name].domain)) for name in question.cohort_columns],
     )
 
 
@@ -79,7 +74,5 @@ def _consenting(spark: SparkSession, rows: DataFrame, question: Question) -> Dat
     opt_outs = question.snapshot.tables.get("opt_outs")
     if opt_outs is None:
         return rows
-    left = (
-        tables.read(spark, opt_outs).select(F.col("user_id").alias("user")).distinct()
-    )
+    left = tables.read(spark, opt_outs).select(F.col("user_id").alias("user")).distinct()
     return rows.join(left, on="user", how="left_anti")

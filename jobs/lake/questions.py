@@ -5,33 +5,34 @@ stored answer. The label names the data exactly: table ids and file digests, nev
 """
 
 import hashlib
+import hmac
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from functools import cached_property
 from typing import Any
 
-from dp_udfs import rng, top_k
+from dp_udfs import prices, rng
 from dp_udfs.budget import Loss
 from dp_udfs.errors import SettingsError, UnboundedContributionError
 from dp_udfs.pandas_udfs import Mechanism
+from jobs.lake import snapshots
 from jobs.lake.settings import (
     ALL,
     COHORT_SEPARATOR,
     Column,
     Condition,
     DatasetSettings,
+    LakeSettings,
     QuestionSettings,
     Value,
     Window,
 )
 from jobs.lake.tables import Snapshot
 
-CODE_VERSION = (
-    1  # raise it whenever bounding, a mechanism or a sampler gives other numbers
-)
+CODE_VERSION = 1  # raise it whenever bounding, a mechanism or a sampler gives other numbers
 LARGEST_MAX_CANDIDATES = 100_000
 
 _PLACES = {
@@ -83,18 +84,17 @@ class Question:
         return self._encode(asdict(self.mechanism))
 
     @cached_property
-    def family(self) -> str:
-        """The canonical form without `k`: a smaller k of one family is a prefix of a larger one."""
-        return self._encode(asdict(self.mechanism) | {"k": None})
+    def family_label(self) -> str:
+        """Label without `k`: within a family, the answer for a smaller k is a prefix of a larger one."""
+        canonical = self._encode(asdict(self.mechanism) | {"k": None})
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
     def _encode(self, mechanism: Mapping[str, Any]) -> str:
         content = {
             "code_version": CODE_VERSION,
             "dataset": self.dataset.name,
             "table": self.dataset.table.model_dump(mode="json", exclude=_PLACES),
-            "columns": {
-                name: column.model_dump(mode="json") for name, column in self._columns()
-            },
+            "columns": {name: column.model_dump(mode="json") for name, column in self._columns()},
             "data": {
                 role: [state.table_id, state.version, state.digest]
                 for role, state in self.snapshot.tables.items()
@@ -112,12 +112,9 @@ class Question:
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     def _columns(self) -> list[tuple[str, Column]]:
-        """Declared columns that the question touches."""
-        used = {
-            self.element,
-            *self.cohort_columns,
-            *(t[0] for clause in self.filters for t in clause),
-        }
+        """List the declared columns that the question touches."""
+        filtered = {test[0] for clause in self.filters for test in clause}
+        used = {self.element, *self.cohort_columns} | filtered
         return [(name, self.dataset.columns[name]) for name in sorted(used)]
 
     @cached_property
@@ -131,54 +128,42 @@ class Question:
         return self.snapshot.tables["engagements"].table_id
 
     @cached_property
-    def per_cohort(self) -> Loss:
-        """The most one cohort can cost."""
-        domain = self.mechanism.domain
-        units, calls = top_k.maximum_cost(
-            self.mechanism.name,
-            k=self.mechanism.k,
-            l0=self.mechanism.l0,
-            with_counts=self.mechanism.with_counts,
-            optimise_threshold=self.mechanism.optimise_threshold,
-            domain_size=None if domain is None else len(domain),
-        )
-        del calls  # a call may weigh more than one: its delta decides
-        return Loss(
-            units,
-            top_k.charged_calls(
-                self.mechanism.name,
-                l0=self.mechanism.l0,
-                epsilon=self.mechanism.epsilon,
-                delta=self.mechanism.delta,
-            ),
+    def noise(self) -> prices.NoiseSummary:
+        """Public numbers of one cohort's answer: noise, threshold offset, reserve."""
+        mechanism = self.mechanism
+        return prices.noise_summary(
+            mechanism.name,
+            linf=mechanism.tau,
+            epsilon=mechanism.epsilon,
+            delta=mechanism.delta,
+            k=mechanism.k,
+            l0=mechanism.l0,
+            max_candidates=mechanism.max_candidates,
+            with_counts=mechanism.with_counts,
+            optimise_threshold=mechanism.optimise_threshold,
+            domain_size=None if mechanism.domain is None else len(mechanism.domain),
         )
 
     @property
     def reserve(self) -> Loss:
         """The most this question can cost: what is allocated before any row is read."""
-        return self.charge([self.per_cohort] * len(self.cohorts))
+        return self.charge([self.noise.units] * len(self.cohorts))
 
-    def charge(self, losses: Sequence[Loss]) -> Loss:
-        """What one release costs, given what each of its cohorts cost.
+    def charge(self, units: Sequence[int]) -> Loss:
+        """Price a release, given the units that each of its cohorts cost.
 
-        A user counted in at most m cohorts meets m times the largest; nothing bounded, the sum.
+        A user counted in at most m cohorts meets at most m times the largest; where nothing bounds
+        the cohorts of a user, the sum.
         """
-        times = len(losses) if self.cohorts_per_user is None else self.cohorts_per_user
-        if times < len(losses):
-            largest = Loss(
-                max(loss.units for loss in losses), max(loss.calls for loss in losses)
-            )
-            return Loss(largest.units * times, largest.calls * times)
-        return Loss(
-            sum(loss.units for loss in losses), sum(loss.calls for loss in losses)
-        )
+        times = len(units) if self.cohorts_per_user is None else self.cohorts_per_user
+        return Loss(min(sum(units), max(units) * times), self.noise.calls * times)
 
     def noise_key(self, secret: bytes) -> bytes:
-        """The key of this one question: all that executors ever see of the secret."""
-        return rng.derive_key(secret, "noise", self.canonical)
+        """Derive the key of this one question: all that executors ever see of the secret."""
+        return _derive(secret, "noise", self.canonical)
 
     def fingerprint(self, analyst: str, secret_id: str) -> str:
-        """What a claim is bound to: who asks what of which data under which secret and reserve."""
+        """Bind a claim to who asks what of which data under which secret and reserve."""
         content = rng.encode_label(
             analyst, self.canonical, secret_id, self.reserve.units, self.reserve.calls
         )
@@ -186,26 +171,32 @@ class Question:
 
     def describe(self) -> str:
         """One line for people."""
-        what = (
-            "users"
-            if self.measure == "users"
-            else f"rows (at most {self.mechanism.tau} a user)"
-        )
-        where = (
-            "" if not self.cohort_columns else f" by {' x '.join(self.cohort_columns)}"
-        )
+        what = "users" if self.measure == "users" else f"rows (at most {self.mechanism.tau} a user)"
+        where = "" if not self.cohort_columns else f" by {' x '.join(self.cohort_columns)}"
         top = f"top {self.show} " if self.show else ""
         return f"{top}{self.element} by {what}{where}, {self.start} to {self.end} (exclusive)"
 
 
 def secret_id(secret: bytes) -> str:
-    """A public name of a secret: tells two apart, tells nothing else."""
-    return rng.derive_key(secret, "id").hex()[:16]
+    """Name a secret in public: tells two apart, tells nothing else."""
+    return _derive(secret, "id").hex()[:16]
 
 
-def resolve(
-    settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snapshot
+def _derive(secret: bytes, *label: str) -> bytes:
+    """Derive a key for one use, from which the secret cannot be found."""
+    return hmac.digest(secret, rng.encode_label("discreet", *label), "sha256")
+
+
+def pin(
+    lake: LakeSettings, dataset: DatasetSettings, settings: QuestionSettings, snapshot: int | None
 ) -> Question:
+    """Resolve a question on a published snapshot, the newest unless one is given."""
+    if snapshot is None:
+        return resolve(settings, dataset, snapshots.latest(lake, dataset))
+    return resolve(settings, dataset, snapshots.get(lake, dataset, snapshot))
+
+
+def resolve(settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snapshot) -> Question:
     """Turn what somebody wrote into the one question it means.
 
     Raises
@@ -235,13 +226,8 @@ def resolve(
     )
 
 
-def with_k(question: Question, k: int) -> Question:
-    """The same question for another k."""
-    return replace(question, mechanism=replace(question.mechanism, k=k), show=k)
-
-
 def _column(dataset: DatasetSettings, name: str, use: str, key: str) -> Column:
-    """A declared column that may be used so."""
+    """Find a declared column that may be used so."""
     column = dataset.columns.get(name)
     if column is None or use not in column.use:
         allowed = [n for n, c in dataset.columns.items() if use in c.use]
@@ -252,20 +238,19 @@ def _column(dataset: DatasetSettings, name: str, use: str, key: str) -> Column:
     return column
 
 
-def _window(
-    window: Window, dataset: DatasetSettings, snapshot: Snapshot
-) -> tuple[date, date]:
+def _window(window: Window, dataset: DatasetSettings, snapshot: Snapshot) -> tuple[date, date]:
     """Absolute dates inside what is retained at the snapshot's date."""
     oldest = snapshot.as_of - timedelta(days=dataset.table.retention_days)
     if window.days is not None:
         start, end = snapshot.as_of - timedelta(days=window.days), snapshot.as_of
     else:
-        assert window.start is not None and window.end is not None  # Window checks it
+        assert window.start is not None  # Window checks both
+        assert window.end is not None
         start, end = window.start, window.end
     if start < oldest or end > snapshot.as_of:
         raise SettingsError(
-            f"question: window: {start} to {end} leaves what snapshot {snapshot.snapshot_id} holds, "
-            f"{oldest} to {snapshot.as_of} (retention {dataset.table.retention_days} days)"
+            f"question: window: {start} to {end} leaves what snapshot {snapshot.snapshot_id} "
+            f"holds: {oldest} to {snapshot.as_of} (retention {dataset.table.retention_days} days)"
         )
     return start, end
 
@@ -274,62 +259,23 @@ def _mechanism(
     settings: QuestionSettings, dataset: DatasetSettings, column: Column
 ) -> tuple[Mechanism, int | None]:
     """Look the mechanism up from the declared facts, or check the one asked for against them."""
-    known, restricted = column.domain != "unknown", column.l0 is not None
-    default = {
-        (True, True): "known_laplace",
-        (True, False): "known_gumbel",
-        (False, True): "unknown_laplace",
-        (False, False): "unknown_gumbel",
-    }[known, restricted]
-    name = settings.mechanism or default
-    if name.startswith("known") and not known:
-        raise SettingsError(
-            f"question: mechanism: {name} needs a public domain for column {settings.element!r}"
-        )
-    if (
-        name in ("known_laplace", "unknown_laplace", "fixed_gaussian")
-        and not restricted
-    ):
-        raise UnboundedContributionError(
-            f"question: mechanism: {name} needs l0 declared for column {settings.element!r}"
-        )
-    if name == "fixed_gaussian" and not dataset.budget.gaussian:
-        raise SettingsError(
-            f"question: mechanism: fixed_gaussian needs budget.gaussian = true in dataset {dataset.name}"
-        )
-    ranked, candidates = (
-        name.endswith("gumbel"),
-        name in ("unknown_laplace", "unknown_gumbel"),
-    )
-    _need(settings.k, "k", ranked, name, optional=True)
-    _need(settings.max_candidates, "max_candidates", candidates, name)
-    if candidates:
-        assert settings.max_candidates is not None
-        if settings.max_candidates > LARGEST_MAX_CANDIDATES:
-            raise SettingsError(
-                f"question: max_candidates: at most {LARGEST_MAX_CANDIDATES}"
-            )
-        if ranked and settings.k is not None and settings.k > settings.max_candidates:
-            raise SettingsError(
-                f"question: k: {settings.k} is above max_candidates = {settings.max_candidates}"
-            )
-    if not ranked and not settings.with_counts:
-        raise SettingsError(f"question: with_counts: {name} always releases counts")
-    if name != "unknown_gumbel" and not settings.optimise_threshold:
-        raise SettingsError(f"question: optimise_threshold: {name} has no such step")
+    name = settings.mechanism or _default_mechanism(column)
+    known, ranked = name.startswith("known"), name.endswith("gumbel")
+    _check_facts(name, settings.element, column, dataset)
+    _check_parameters(name, settings)
     domain = None
-    if name.startswith("known"):
-        assert column.domain != "unknown"
-        domain = tuple(sorted(column.domain))  # type: ignore[type-var]  # one type: Column checks it
+    if known:
+        assert column.domain != "unknown"  # _check_facts refused it
+        domain = tuple(sorted(column.domain, key=lambda value: (str(type(value)), value)))
     k = settings.k if ranked else None
     if k is not None and domain is not None:
         k = min(k, len(domain))
     mechanism = Mechanism(
         name=name,
         k=k,
-        l0=column.l0 if name != "known_gumbel" else None,
+        l0=None if name == "known_gumbel" else column.l0,
         tau=settings.tau or 1,
-        max_candidates=settings.max_candidates if candidates else None,
+        max_candidates=settings.max_candidates,
         epsilon=dataset.budget.epsilon,
         delta=dataset.budget.delta,
         with_counts=settings.with_counts,
@@ -339,10 +285,47 @@ def _mechanism(
     return mechanism, settings.k
 
 
-def _need(
-    value: int | None, key: str, needed: bool, name: str, optional: bool = False
-) -> None:
-    """A parameter must be given where it matters and left out where it would be ignored."""
+def _default_mechanism(column: Column) -> str:
+    """Known or unknown domain, bounded elements per user or any number: four settings."""
+    domain = "unknown" if column.domain == "unknown" else "known"
+    return f"{domain}_{'gumbel' if column.l0 is None else 'laplace'}"
+
+
+def _check_facts(name: str, element: str, column: Column, dataset: DatasetSettings) -> None:
+    """Refuse a mechanism whose guarantee needs a fact that is not declared."""
+    if name.startswith("known") and column.domain == "unknown":
+        raise SettingsError(
+            f"question: mechanism: {name} needs a public domain for column {element!r}"
+        )
+    if not name.endswith("gumbel") and column.l0 is None:
+        raise UnboundedContributionError(
+            f"question: mechanism: {name} needs l0 declared for column {element!r}"
+        )
+    if name == "fixed_gaussian" and not dataset.budget.gaussian:
+        raise SettingsError(
+            f"question: mechanism: fixed_gaussian needs gaussian = true under [budget] of dataset "
+            f"{dataset.name}"
+        )
+
+
+def _check_parameters(name: str, settings: QuestionSettings) -> None:
+    """Refuse a parameter that is missing, out of range, or without effect."""
+    ranked, cut = name.endswith("gumbel"), name in ("unknown_laplace", "unknown_gumbel")
+    _need(settings.k, "k", ranked, name, optional=True)
+    _need(settings.max_candidates, "max_candidates", cut, name)
+    k, most = settings.k, settings.max_candidates
+    if most is not None and most > LARGEST_MAX_CANDIDATES:
+        raise SettingsError(f"question: max_candidates: at most {LARGEST_MAX_CANDIDATES}")
+    if ranked and k is not None and most is not None and k > most:
+        raise SettingsError(f"question: k: {k} is above max_candidates = {most}")
+    if not ranked and not settings.with_counts:
+        raise SettingsError(f"question: with_counts: {name} always releases counts")
+    if name != "unknown_gumbel" and not settings.optimise_threshold:
+        raise SettingsError(f"question: optimise_threshold: {name} has no such step")
+
+
+def _need(value: int | None, key: str, needed: bool, name: str, optional: bool = False) -> None:
+    """Refuse a parameter that is missing where it matters, or given where it would be ignored."""
     if needed and value is None:
         raise SettingsError(f"question: {key}: missing; {name} needs it")
     if not needed and value is not None and not optional:
@@ -352,7 +335,7 @@ def _need(
 def _cohorts(
     settings: QuestionSettings, dataset: DatasetSettings
 ) -> tuple[tuple[str, ...], int | None]:
-    """The public list of cohorts and the number of them one user may be counted in."""
+    """List the public cohorts, and say in how many of them one user may be counted."""
     lists, per_user = [], 1
     bounded = dataset.table.privacy_unit == "user"
     for name in sorted(settings.cohorts):
@@ -365,14 +348,12 @@ def _cohorts(
             per_user *= column.max_per_user
     if not lists:
         return (ALL,), None
-    cohorts = tuple(
-        sorted(COHORT_SEPARATOR.join(parts) for parts in itertools.product(*lists))
-    )
+    cohorts = tuple(sorted(COHORT_SEPARATOR.join(parts) for parts in itertools.product(*lists)))
     return cohorts, min(per_user, len(cohorts)) if bounded else None
 
 
 def _normal_form(settings: QuestionSettings, dataset: DatasetSettings) -> Clauses:
-    """Filters as sorted clauses, with all conditions on one column merged into one."""
+    """Sort filters into clauses, with all conditions on one column merged into one."""
     merged: dict[str, Test] = {}
     clauses: set[tuple[Test, ...]] = set()
     for condition in settings.filters.all:
@@ -381,14 +362,10 @@ def _normal_form(settings: QuestionSettings, dataset: DatasetSettings) -> Clause
     for group in settings.filters.any:
         if not group:
             raise SettingsError("question: filters.any: a group is empty")
-        tests = tuple(
-            sorted({_test(condition, dataset) for condition in group}, key=repr)
-        )
+        tests = tuple(sorted({_test(condition, dataset) for condition in group}, key=repr))
         if len(tests) == 1:
             test = tests[0]
-            merged[test[0]] = (
-                _both(merged[test[0]], test) if test[0] in merged else test
-            )
+            merged[test[0]] = _both(merged[test[0]], test) if test[0] in merged else test
         else:
             clauses.add(tests)
     clauses |= {(test,) for test in merged.values()}
@@ -406,13 +383,10 @@ def _test(condition: Condition, dataset: DatasetSettings) -> Test:
             raise SettingsError(
                 f"question: filters: column {name!r} holds values of type {column.type}"
             )
-        unknown = (
-            set(values) - set(column.domain) if column.domain != "unknown" else set()
-        )
+        unknown = set(values) - set(column.domain) if column.domain != "unknown" else set()
         if unknown:
-            raise SettingsError(
-                f"question: filters: {sorted(map(repr, unknown))[0]} is not in the domain of {name!r}"
-            )
+            strange = min(map(repr, unknown))
+            raise SettingsError(f"question: filters: {strange} is not in the domain of {name!r}")
         return name, _sorted(values)
     if column.type != "bigint":
         raise SettingsError(f"question: filters: column {name!r} is text; use 'in'")
@@ -423,7 +397,7 @@ def _test(condition: Condition, dataset: DatasetSettings) -> Test:
 
 
 def _both(one: Test, other: Test) -> Test:
-    """The condition that holds where both do (same column)."""
+    """Merge two conditions on one column into the one that holds where both do."""
     if len(one) == 3 and len(other) == 3:
         lows = [low for low in (one[1], other[1]) if low is not None]
         highs = [high for high in (one[2], other[2]) if high is not None]
@@ -431,10 +405,9 @@ def _both(one: Test, other: Test) -> Test:
     if len(one) == 2 and len(other) == 2:
         return one[0], _sorted(set(one[1]) & set(other[1]))
     values, span = (one, other) if len(one) == 2 else (other, one)
-    assert len(values) == 2 and len(span) == 3
-    return one[0], _sorted(
-        value for value in values[1] if _inside(value, span[1], span[2])
-    )
+    assert len(values) == 2
+    assert len(span) == 3
+    return one[0], _sorted(value for value in values[1] if _inside(value, span[1], span[2]))
 
 
 def _inside(value: Value, low: int | None, high: int | None) -> bool:

@@ -84,9 +84,7 @@ def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ValueError(
-            f"{name!r} is not a time zone such as 'UTC' or 'Europe/Berlin'"
-        ) from None
+        raise ValueError(f"{name!r} is not a time zone such as 'UTC' or 'Europe/Berlin'") from None
     return name
 
 
@@ -175,13 +173,9 @@ class LakeSettings(Table):
         try:
             secret = bytes.fromhex(text.strip())
         except ValueError:
-            raise SettingsError(
-                f"secret: {where} is not hexadecimal; {advice}"
-            ) from None
+            raise SettingsError(f"secret: {where} is not hexadecimal; {advice}") from None
         if len(secret) < SECRET_BYTES or len(set(secret)) < SECRET_BYTES // 4:
-            raise SettingsError(
-                f"secret: {where} is too short or too regular; {advice}"
-            )
+            raise SettingsError(f"secret: {where} is too short or too regular; {advice}")
         return secret
 
 
@@ -226,9 +220,7 @@ class Column(Table):
             raise ValueError("'use' must name at least one of element, cohort, filter")
         if self.domain != "unknown":
             wanted = str if self.type == "string" else int
-            if not self.domain or any(
-                type(value) is not wanted for value in self.domain
-            ):
+            if not self.domain or any(type(value) is not wanted for value in self.domain):
                 raise ValueError(f"'domain' must list values of type {self.type}")
             if len(self.domain) > LARGEST_DOMAIN:
                 raise ValueError(f"'domain' lists more than {LARGEST_DOMAIN} values")
@@ -239,12 +231,8 @@ class Column(Table):
                 raise ValueError(
                     "a cohort column needs type string, one value a row and a public domain"
                 )
-            if any(
-                COHORT_SEPARATOR in str(value) or not value for value in self.domain
-            ):
-                raise ValueError(
-                    f"a cohort may be neither empty nor contain {COHORT_SEPARATOR!r}"
-                )
+            if any(COHORT_SEPARATOR in str(value) or not value for value in self.domain):
+                raise ValueError(f"a cohort may be neither empty nor contain {COHORT_SEPARATOR!r}")
         return self
 
 
@@ -283,9 +271,7 @@ class DatasetSettings(Table):
         if reserved:
             raise ValueError(f"columns.{reserved.pop()}: already named in [table]")
         capped = [
-            n
-            for n, c in self.columns.items()
-            if c.l0 is not None or c.max_per_user is not None
+            n for n, c in self.columns.items() if c.l0 is not None or c.max_per_user is not None
         ]
         if self.table.privacy_unit != "user" and capped:
             # threats: removing one row under a cap over the window can swap one element for another
@@ -322,9 +308,7 @@ class Window(Table):
     def _one_form(self) -> "Window":
         if (self.days is None) == (self.start is None and self.end is None):
             raise ValueError("give either 'days', or 'from' and 'to'")
-        if self.days is None and (
-            self.start is None or self.end is None or self.start >= self.end
-        ):
+        if self.days is None and (self.start is None or self.end is None or self.start >= self.end):
             raise ValueError("'from' must be before 'to' ('to' is exclusive)")
         return self
 
@@ -349,11 +333,7 @@ class Condition(Table):
             raise ValueError("give either 'in', or 'at_least' and/or 'at_most'")
         if self.any_of is not None and not self.any_of:
             raise ValueError("'in' is empty")
-        if (
-            self.at_least is not None
-            and self.at_most is not None
-            and self.at_least > self.at_most
-        ):
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
             raise ValueError("'at_least' is above 'at_most'")
         return self
 
@@ -367,15 +347,14 @@ class Filters(Table):
     @field_validator("all", mode="before")
     @classmethod
     def _all(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
+        return tuple(value) if isinstance(value, list | tuple) else value
 
     @field_validator("any", mode="before")
     @classmethod
     def _any(cls, value: object) -> object:
-        if isinstance(value, list):
-            groups = value if value and isinstance(value[0], list) else [value]
-            return tuple(tuple(group) for group in groups)
-        return value
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(tuple(group) if isinstance(group, list) else group for group in value)
 
 
 class QuestionSettings(Table):
@@ -402,9 +381,7 @@ class QuestionSettings(Table):
     @model_validator(mode="after")
     def _fits(self) -> "QuestionSettings":
         if self.measure == "users" and self.tau not in (None, 1):
-            raise ValueError(
-                "measure 'users' counts each user once, so leave 'tau' out"
-            )
+            raise ValueError("measure 'users' counts each user once, so leave 'tau' out")
         if self.measure == "rows" and self.tau is None:
             raise ValueError(
                 "measure 'rows' needs 'tau', the most rows of a user counted per element"
@@ -419,9 +396,7 @@ class QuestionSettings(Table):
 Model = TypeVar("Model", bound=Table)
 
 
-def read(
-    path: str | Path, model: type[Model], overrides: Mapping[str, Any] | None = None
-) -> Model:
+def read(path: str | Path, model: type[Model], overrides: Mapping[str, Any] | None = None) -> Model:
     """Read one TOML file into a model; options given on the command line win over the file.
 
     Raises
@@ -430,9 +405,7 @@ def read(
         One line that names the file, the key and what is allowed.
     """
     try:
-        content = tomllib.loads(
-            Path(path).read_text(encoding="utf-8"), parse_float=Decimal
-        )
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
     except (FileNotFoundError, IsADirectoryError):
         raise SettingsError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -449,11 +422,9 @@ def build(source: str, model: type[Model], content: Mapping[str, Any]) -> Model:
 
 
 def _first_line(error: ValidationError) -> str:
-    """The first finding of pydantic as `table.key: what is wrong`."""
+    """Put pydantic's first finding as `table.key: what is wrong`."""
     first = error.errors(include_url=False)[0]
-    key = (
-        ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "file"
-    )
+    key = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "file"
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key"
     if first["type"] == "missing":
@@ -472,9 +443,7 @@ def _is_type_tag(part: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    return (
-        isinstance(value, str | int | float | Decimal | date) and len(str(value)) <= 80
-    )
+    return isinstance(value, str | int | float | Decimal | date) and len(str(value)) <= 80
 
 
 def load_lake(path: str | Path) -> LakeSettings:
@@ -482,9 +451,7 @@ def load_lake(path: str | Path) -> LakeSettings:
     source = Path(path).resolve()
     lake = read(path, LakeSettings, {"source": str(source)})
     lake = lake.model_copy(update={"root": str((source.parent / lake.root).resolve())})
-    tables = {
-        name: lake.locate(where) for name, where in lake.tables.model_dump().items()
-    }
+    tables = {name: lake.locate(where) for name, where in lake.tables.model_dump().items()}
     return lake.model_copy(update={"tables": LakeTables(**tables)})
 
 
@@ -493,9 +460,7 @@ def load_dataset(name: str, lake: LakeSettings) -> DatasetSettings:
     path = Path(lake.source).parent / "datasets" / f"{_simple(name)}.toml"
     dataset = read(path, DatasetSettings)
     if dataset.name != name:
-        raise SettingsError(
-            f"{path}: name: is {dataset.name!r}, but the file is called {name!r}"
-        )
+        raise SettingsError(f"{path}: name: is {dataset.name!r}, but the file is called {name!r}")
     places = {
         key: where and lake.locate(where)
         for key, where in dataset.table.model_dump(
@@ -505,9 +470,7 @@ def load_dataset(name: str, lake: LakeSettings) -> DatasetSettings:
     return dataset.model_copy(update={"table": dataset.table.model_copy(update=places)})
 
 
-def load_question(
-    path: str | Path, overrides: Mapping[str, Any] | None = None
-) -> QuestionSettings:
+def load_question(path: str | Path, overrides: Mapping[str, Any] | None = None) -> QuestionSettings:
     """Read a release file; `overrides` are options of the command line."""
     return read(path, QuestionSettings, overrides)
 

@@ -1,0 +1,75 @@
+"""Appends by delta-rs that either land on the very table that was read, or not at all."""
+
+import json
+import os
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+_ONE_TRY = CommitProperties(max_commit_retries=0)
+
+
+def open_if_exists(path: str | Path) -> DeltaTable | None:
+    """Open a table at its newest version, or return None where there is none."""
+    try:
+        return DeltaTable(str(path))
+    except TableNotFoundError:
+        return None
+
+
+def open_or_create(path: str | Path, schema: pa.Schema) -> DeltaTable:
+    """Open an append-only table; make it when it is first needed."""
+    table = open_if_exists(path)
+    if table is not None:
+        return table
+    try:
+        return DeltaTable.create(
+            str(path), Schema.from_arrow(schema), configuration={"delta.appendOnly": "true"}
+        )
+    except CommitFailedError:  # another process made it first
+        return DeltaTable(str(path))
+
+
+def try_append(table: DeltaTable, rows: pa.Table) -> bool:
+    """Append if nobody else has since `table` was read; durable on a local disk when it returns."""
+    before = table.version()
+    try:
+        write_deltalake(table, rows, mode="append", commit_properties=_ONE_TRY)
+    except CommitFailedError:
+        return False
+    make_durable(table.table_uri, before + 1, table.version())
+    return True
+
+
+def make_durable(location: str, first: int, last: int) -> None:
+    """Make versions of a local table outlive a power cut: files, log and their directories.
+
+    delta-rs leaves that to the system; object stores need no help.
+    """
+    root = Path(unquote(location.removeprefix("file://")))
+    log = root / "_delta_log"
+    if not log.is_dir():
+        return
+    for version in range(first, last + 1):
+        entry = log / f"{version:020d}.json"
+        added = [root / name for name in _added_files(entry)]
+        _fsync(*added, *{file.parent for file in added}, entry)
+    _fsync(log, root)
+
+
+def _added_files(entry: Path) -> list[str]:
+    """Files that one version of the log adds."""
+    actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+    return [unquote(action["add"]["path"]) for action in actions if "add" in action]
+
+
+def _fsync(*paths: Path) -> None:
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,57 @@
+"""Options shared by the programs that take a question: a release file, or its keys, or both."""
+
+import argparse
+from datetime import date
+from typing import Any
+
+from jobs.lake.settings import MechanismName, QuestionSettings, build, read
+
+
+def add_question(parser: argparse.ArgumentParser) -> None:
+    """Add a release file and an option for each of its keys; options win over the file."""
+    parser.add_argument("question", nargs="?", help="release file (conf/releases/*.toml)")
+    keys = parser.add_argument_group("keys of the release file")
+    keys.add_argument("--dataset", help="dataset file's name, without .toml")
+    keys.add_argument("--element", help="column whose values are counted")
+    keys.add_argument("--measure", choices=["users", "rows"])
+    keys.add_argument("--tau", type=int, help="most rows of a user counted per element")
+    keys.add_argument("--k", type=int, help="elements asked for in each cohort")
+    keys.add_argument("--max-candidates", type=int, help="true top considered in each cohort")
+    keys.add_argument("--cohorts", help="cohort columns, separated by commas")
+    keys.add_argument("--mechanism", choices=MechanismName.__args__)
+    keys.add_argument("--days", type=int, help="window: the last days up to the snapshot's date")
+    keys.add_argument("--from", dest="start", type=_date, help="window: first date")
+    keys.add_argument("--to", dest="end", type=_date, help="window: date after the last")
+    keys.add_argument("--no-counts", action="store_true", help="elements only, at half the price")
+
+
+def add_analyst(parser: argparse.ArgumentParser) -> None:
+    """Add who asks, and the snapshot to ask about."""
+    parser.add_argument("--analyst", required=True, help="declared in the dataset file")
+    parser.add_argument("--snapshot", type=int, help="published snapshot; the newest by default")
+
+
+def read_question(options: argparse.Namespace) -> QuestionSettings:
+    """Read the question that the options describe."""
+    content = _given(options)
+    if options.question is None:
+        return build("options", QuestionSettings, content)
+    return read(options.question, QuestionSettings, content)
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """Collect the keys of a release file that were given as options."""
+    names = ("dataset", "element", "measure", "tau", "k", "max_candidates", "mechanism")
+    content = {name: getattr(options, name) for name in names}
+    if options.cohorts is not None:
+        content["cohorts"] = [name.strip() for name in options.cohorts.split(",") if name.strip()]
+    window = {"days": options.days, "from": options.start, "to": options.end}
+    if any(value is not None for value in window.values()):
+        content["window"] = {key: value for key, value in window.items() if value is not None}
+    if options.no_counts:
+        content["with_counts"] = False
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def _date(text: str) -> date:
+    return date.fromisoformat(text)

@@ -1,0 +1,69 @@
+"""Say what questions would cost and how noisy their answers would be, before anything is spent.
+
+    python -m jobs.quote conf/releases/top-films.toml --analyst marketing --runs 30
+
+From public numbers only: settings, the published snapshot and the analyst's own account. The
+engagement table is never opened, so quotes can be asked for ever and teach nothing about it.
+"""
+
+import argparse
+from typing import Any
+
+from jobs.lake import accounts, options, program, questions, reports, snapshots
+from jobs.lake.ledger import Ledger, utc_now
+from jobs.lake.questions import Question
+from jobs.lake.settings import load_dataset, load_lake
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print the quote of one question, for one run or for a period of scheduled ones."""
+    lake = load_lake(arguments.conf)
+    settings = options.read_question(arguments)
+    dataset = load_dataset(settings.dataset, lake)
+    units, calls = dataset.allowance(arguments.analyst)
+    question = questions.pin(lake, dataset, settings, arguments.snapshot)
+    facts = {
+        "guarantee": accounts.guarantee(dataset, units, calls).lines(),
+        "left": accounts.left(
+            Ledger(lake.tables.ledger, lake.region, create=False),
+            dataset,
+            question.account,
+            arguments.analyst,
+        ),
+    }
+    reports.show(arguments, [quote(question, arguments.runs)], facts)
+
+
+def quote(question: Question, runs: int = 1) -> dict[str, Any]:
+    """Price and noise of `runs` answers to one question.
+
+    Returns
+    -------
+    dict
+        `units` and `calls` are the most that all runs together can cost; a run that ends early
+        costs less. `threshold_offset` is what an element needs beyond the count of the first one
+        not considered (or beyond zero for fixed thresholds); where that count lies is secret.
+    """
+    noise, reserve = question.noise, question.reserve
+    return {
+        "question": question.describe(),
+        "mechanism": question.mechanism.name,
+        "cohorts": len(question.cohorts),
+        "cohorts_per_user": question.cohorts_per_user,
+        "runs": runs,
+        "units": runs * reserve.units,
+        "calls": runs * reserve.calls,
+        "noise_deviation": noise.standard_deviation,
+        "noise_95_percent": noise.half_width,
+        "threshold_offset": noise.threshold_offset,
+    }
+
+
+if __name__ == "__main__":
+    parser = program.parser(__doc__)
+    options.add_question(parser)
+    options.add_analyst(parser)
+    parser.add_argument(
+        "--runs", type=int, default=1, help="price this many runs, say 30 for a month"
+    )
+    program.run(main, parser)

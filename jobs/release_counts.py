@@ -1,0 +1,289 @@
+"""Release one private answer: pin, price, allocate, read, bound, count, add noise, store, settle.
+
+    python -m jobs.release_counts conf/releases/top-films.toml --analyst marketing
+
+Killed at any point and run again, it ends with one charge, one release and the same numbers: the
+claim is bound to the question, the noise is keyed by it, and the answer is stored under its label.
+"""
+
+import argparse
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dp_udfs import pandas_udfs
+from dp_udfs.budget import NOTHING, Loss
+from dp_udfs.errors import ClaimError
+from jobs.lake import accounts, options, program, questions, releases, reports, tables
+from jobs.lake.ledger import Allocation, Budget, Ledger, utc_now
+from jobs.lake.questions import Question
+from jobs.lake.releases import Release
+from jobs.lake.settings import (
+    DatasetSettings,
+    LakeSettings,
+    QuestionSettings,
+    load_dataset,
+    load_lake,
+)
+from jobs.lake.tables import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer, what it cost, and what is left.
+
+    Attributes
+    ----------
+    rows : pyarrow.Table
+        Element rows and one stop row per cohort (`jobs.lake.releases.SCHEMA`).
+    charged : Loss
+        What this run added to the account: nothing for a repeat.
+    run_id : str or None
+        The run that was charged; None where the analyst owned the answer already.
+    """
+
+    question: Question
+    rows: pa.Table
+    run_id: str | None
+    charged: Loss
+    budget: Budget
+    ledger_head: str
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Answer the question of the command line."""
+    lake = load_lake(arguments.conf)
+    settings = options.read_question(arguments)
+    dataset = load_dataset(settings.dataset, lake)
+    outcome = release_counts(
+        lake,
+        dataset,
+        settings,
+        arguments.analyst,
+        run_id=arguments.run_id,
+        snapshot_id=arguments.snapshot,
+    )
+    reports.show(arguments, shown(outcome.rows), facts(outcome))
+
+
+def release_counts(
+    lake: LakeSettings,
+    dataset: DatasetSettings,
+    settings: QuestionSettings,
+    analyst: str,
+    *,
+    run_id: str | None = None,
+    snapshot_id: int | None = None,
+    spark: "SparkSession | None" = None,
+    clock: Callable[[], datetime] = utc_now,
+) -> Outcome:
+    """Answer one question for one analyst.
+
+    Parameters
+    ----------
+    run_id : str, optional
+        The caller's name for this run; it binds a retry to the snapshot that its first try pinned.
+        Without one the run is named after analyst, question and snapshot.
+    snapshot_id : int, optional
+        A published snapshot; the newest by default.
+    spark : SparkSession, optional
+        The caller's session; else the active one, else a local one.
+    clock : callable, optional
+        Tells the ledger's time.
+
+    Raises
+    ------
+    SettingsError, InvalidParameterError, UnboundedContributionError
+        Before any budget is spent.
+    BudgetExhaustedError
+        If the reserve does not fit into what is left; nothing was read.
+    ClaimError
+        If the run id belongs to another question, or its claim is closed without an answer.
+
+    Notes
+    -----
+    Privacy: see `dp_udfs.composition.account_guarantee`. The most that the answer can cost is
+    allocated before a row is read; it is published and settled in one ledger entry after it is
+    stored. Whatever happens in between can waste budget, not overspend it.
+    """
+    dataset.allowance(analyst)
+    secret = lake.read_secret()
+    ledger = Ledger(lake.tables.ledger, lake.region, clock)
+    earlier = ledger.find(run_id) if run_id else None
+    pinned = earlier.details["snapshot"] if earlier else snapshot_id
+    question = questions.pin(lake, dataset, settings, pinned)
+    accounts.open_account(ledger, dataset, question.account, analyst, clock())
+
+    owned = {p.label for p in ledger.released_labels(analyst, question.account)}
+    if earlier is None:
+        answer = releases.find_owned(lake.tables.releases, question, owned)
+        if answer is not None:
+            return _outcome(ledger, question, analyst, answer, None, NOTHING)
+        tables.verify(question.snapshot)
+    claim = _allocate(ledger, question, analyst, run_id, questions.secret_id(secret))
+    answer = releases.find(lake.tables.releases, question.label)
+    if answer is None:
+        _verify_or_expire(ledger, claim, question.snapshot)
+        answer = compute(question, secret, spark)
+        with program.progress("store the answer"):
+            answer = releases.write(lake.tables.releases, question, answer)
+    charged = _publish(ledger, claim, answer, owned)
+    return _outcome(ledger, question, analyst, answer, claim.run_id, charged)
+
+
+def compute(question: Question, secret: bytes, spark: "SparkSession | None" = None) -> Release:
+    """Read, bound, count and add noise; what returns may be seen."""
+    from jobs.lake.bounding import bound_contributions
+    from jobs.lake.engagements import select
+    from jobs.lake.histograms import histogram, session_settings, top_candidates
+    from jobs.lake.session import get_session, temporary_settings
+
+    mechanism, key = question.mechanism, question.noise_key(secret)
+    column, table = question.dataset.columns[question.element], question.dataset.table
+    limit = None if mechanism.max_candidates is None else mechanism.max_candidates + 1
+    counting: dict[str, Any] = {
+        "measure": question.measure,
+        "tau": mechanism.tau,
+        "cohort_count": len(question.cohorts),
+    }
+    with program.progress("start Spark"):
+        spark = spark or get_session("discreet release")
+    with (
+        program.progress("read, bound, count and add noise"),
+        temporary_settings(spark, session_settings(limit)),
+    ):
+        rows = bound_contributions(
+            select(spark, question),
+            cohorts_per_user=question.cohorts_per_user,
+            l0=column.l0,
+            salt=table.bounding_salt,
+        )
+        if mechanism.elementwise:
+            candidates = histogram(rows, **counting)
+            answer = pandas_udfs.answer_elementwise(mechanism, key)
+        else:
+            candidates = top_candidates(rows, limit=limit, **counting)
+            answer = pandas_udfs.answer_cohorts(mechanism, key)
+        answered = candidates.mapInArrow(answer, pandas_udfs.ANSWER_SCHEMA).toArrow()
+    whole = pandas_udfs.complete(answered, mechanism, key, question.cohorts)
+    return releases.from_answer(question, whole)
+
+
+def _allocate(
+    ledger: Ledger, question: Question, analyst: str, run_id: str | None, secret_id: str
+) -> Allocation:
+    """Take the reserve, or find the claim that an earlier try of the same run took."""
+    fingerprint = question.fingerprint(analyst, secret_id)
+    details = {
+        "question": question.canonical,
+        "snapshot": question.snapshot.snapshot_id,
+        "dataset_name": question.dataset.name,
+        "label": question.label,
+    }
+    for name in [run_id] if run_id else _names(fingerprint):
+        with program.progress(f"allocate {question.reserve}"):
+            claim = ledger.allocate(
+                name,
+                analyst=analyst,
+                dataset=question.account,
+                units=question.reserve.units,
+                calls=question.reserve.calls,
+                fingerprint=fingerprint,
+                details=details,
+            )
+        if claim.state != "expired":
+            return claim
+    raise ClaimError(f"run {run_id}: its claim has expired and was charged; give another --run-id")
+
+
+def _names(fingerprint: str) -> Iterator[str]:
+    """Names for runs that were given none; a next one only where a claim expired."""
+    return (f"{fingerprint[:32]}-{number}" for number in itertools.count(1))
+
+
+def _verify_or_expire(ledger: Ledger, claim: Allocation, snapshot: Snapshot) -> None:
+    """Charge the whole reserve of a claim whose snapshot is gone: it may have been read before."""
+    try:
+        tables.verify(snapshot)
+    except ClaimError as error:
+        if claim.is_open:
+            ledger.expire(claim.run_id, f"snapshot {snapshot.snapshot_id} is gone")
+        raise ClaimError(f"run {claim.run_id} is closed and charged in full: {error}") from None
+
+
+def _publish(ledger: Ledger, claim: Allocation, answer: Release, owned: Collection[str]) -> Loss:
+    """Publish and settle in one entry; return what the claim is charged."""
+    if claim.settled is not None:
+        return claim.settled
+    loss = NOTHING if answer.label in owned else answer.loss
+    with program.progress(f"settle {loss}"):
+        ledger.settle(
+            claim.run_id,
+            units=loss.units,
+            calls=loss.calls,
+            publish=(answer.label, answer.digest),
+        )
+    return loss
+
+
+def _outcome(
+    ledger: Ledger,
+    question: Question,
+    analyst: str,
+    answer: Release,
+    run_id: str | None,
+    charged: Loss,
+) -> Outcome:
+    return Outcome(
+        question=question,
+        rows=answer.first(question.show),
+        run_id=run_id,
+        charged=charged,
+        budget=ledger.get_budget(analyst, question.account),
+        ledger_head=ledger.head(),
+    )
+
+
+def shown(rows: pa.Table) -> list[dict[str, Any]]:
+    """Arrange the rows for readers: a line per element, and how each cohort ended."""
+    lines = []
+    for row in rows.to_pylist():
+        if row["row_kind"] == "stop":
+            ending = "stopped at the threshold" if row["stopped"] else "complete"
+            lines.append({"cohort": row["cohort"], "element": f"({ending})"})
+        else:
+            keys = ("cohort", "rank", "element", "noisy_count", "low", "high")
+            lines.append({key: row[key] for key in keys})
+    return lines
+
+
+def facts(outcome: Outcome) -> dict[str, Any]:
+    """Collect what is said beside the rows: the question, its price and what is left."""
+    return {
+        "question": outcome.question.describe(),
+        "mechanism": outcome.question.mechanism.name,
+        "snapshot": outcome.question.snapshot.snapshot_id,
+        "label": outcome.question.label,
+        "run_id": outcome.run_id,
+        "charged_units": outcome.charged.units,
+        "charged_calls": outcome.charged.calls,
+        "units_left": outcome.budget.units_left,
+        "calls_left": outcome.budget.calls_left,
+        "resets_at": outcome.budget.resets_at,
+        "ledger_head": outcome.ledger_head,
+    }
+
+
+if __name__ == "__main__":
+    parser = program.parser(__doc__)
+    options.add_question(parser)
+    options.add_analyst(parser)
+    parser.add_argument("--run-id", help="name of this run; a retry gives the same one")
+    program.run(main, parser)
