@@ -1,6 +1,8 @@
-"""Schemas of the tables that are not defined by the module that writes them alone."""
+"""Schemas of the tables of a dataset and of its snapshots; who else writes a table defines it."""
 
 import pyarrow as pa
+
+from jobs.lake.settings import Column, DatasetSettings
 
 SNAPSHOTS = pa.schema(
     [
@@ -25,3 +27,27 @@ SNAPSHOTS = pa.schema(
         ),
     ]
 )
+
+QUARANTINE = {
+    "batch_id": "string",
+    "as_of": "date",
+    "reason": "string",
+    "row": "string",  # the row as it came, as JSON
+}
+
+
+def engagements(dataset: DatasetSettings) -> dict[str, str]:
+    """Columns of an engagement table with their Spark SQL types."""
+    table = dataset.table
+    return {table.event_date: "date", table.user_id: table.user_id_type} | {
+        name: _type(column) for name, column in dataset.columns.items()
+    }
+
+
+def opt_outs(dataset: DatasetSettings) -> dict[str, str]:
+    """Columns of the table of users who opted out."""
+    return {"user_id": dataset.table.user_id_type}
+
+
+def _type(column: Column) -> str:
+    return f"array<{column.type}>" if column.many else column.type

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.exceptions import TableNotFoundError as NoSuchTable
+from deltalake import DeltaTable, QueryBuilder
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
-from jobs.lake import schemas, tables
+from jobs.lake import commits, schemas, tables
 from jobs.lake.settings import DatasetSettings, LakeSettings
 from jobs.lake.tables import Snapshot, TableState
 
@@ -61,26 +59,19 @@ def publish(
         for role, location in _roles(dataset).items()
     }
     for _ in range(ATTEMPTS):
-        log = _open(lake)
+        log = commits.open_or_create(lake.tables.snapshots, schemas.SNAPSHOTS)
         published = _published(log, lake, dataset.name)
         earlier = next((s for s in published if s.as_of == as_of), None)
         if earlier is not None and earlier.tables == states:
             return earlier
         _check_date(dataset.name, as_of, published)
         fresh = Snapshot(len(published) + 1, as_of, published_at.astimezone(UTC), states)
-        try:
-            write_deltalake(
-                log,
-                pa.Table.from_pylist([_row(lake, dataset.name, fresh)], schema=schemas.SNAPSHOTS),
-                mode="append",
-                commit_properties=CommitProperties(max_commit_retries=0),
+        row = pa.Table.from_pylist([_row(lake, dataset.name, fresh)], schema=schemas.SNAPSHOTS)
+        if commits.try_append(log, row):
+            logger.info(
+                "published snapshot %d of %s as of %s", fresh.snapshot_id, dataset.name, as_of
             )
-        except CommitFailedError:
-            continue
-        logger.info(
-            "published snapshot=%d dataset=%s as_of=%s", fresh.snapshot_id, dataset.name, as_of
-        )
-        return fresh
+            return fresh
     raise LedgerConflictError(f"snapshots at {lake.tables.snapshots}: kept changing; try again")
 
 
@@ -112,6 +103,14 @@ def get(lake: LakeSettings, dataset: DatasetSettings, snapshot_id: int) -> Snaps
     return published[snapshot_id - 1]
 
 
+def find(lake: LakeSettings, dataset: DatasetSettings, as_of: date) -> Snapshot | None:
+    """Return the snapshot that stands for a date, or None."""
+    published = _published(
+        commits.open_or_create(lake.tables.snapshots, schemas.SNAPSHOTS), lake, dataset.name
+    )
+    return next((s for s in published if s.as_of == as_of), None)
+
+
 def _roles(dataset: DatasetSettings) -> dict[str, str]:
     """Where each table that a question may read lies."""
     roles = {"engagements": dataset.table.engagements}
@@ -130,26 +129,10 @@ def _check_date(dataset: str, as_of: date, published: list[Snapshot]) -> None:
     )
 
 
-def _open(lake: LakeSettings) -> DeltaTable:
-    """Open the table of snapshots, made when it is first needed."""
-    try:
-        return DeltaTable(lake.tables.snapshots)
-    except NoSuchTable:
-        pass
-    try:
-        return DeltaTable.create(
-            lake.tables.snapshots, schemas.SNAPSHOTS, configuration={"delta.appendOnly": "true"}
-        )
-    except (CommitFailedError, DeltaError):  # another process made it first
-        return DeltaTable(lake.tables.snapshots)
-
-
 def _all(lake: LakeSettings, dataset: DatasetSettings) -> list[Snapshot]:
     """All snapshots of a dataset in order; at least one."""
-    try:
-        published = _published(DeltaTable(lake.tables.snapshots), lake, dataset.name)
-    except NoSuchTable:
-        published = []
+    log = commits.open_if_exists(lake.tables.snapshots)
+    published = _published(log, lake, dataset.name) if log is not None else []
     if not published:
         raise SettingsError(
             f"dataset {dataset.name}: no snapshot is published; run "

@@ -5,13 +5,9 @@ does not name the data (a table that was dropped and made again counts from 0 on
 state also carries the table's id and a digest of its files.
 """
 
-import fcntl
 import hashlib
 import json
-import logging
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -30,10 +26,6 @@ from jobs.lake.settings import is_table_name
 
 if TYPE_CHECKING:  # a quote or a balance is asked for without Spark, and without waiting for it
     from pyspark.sql import DataFrame, SparkSession
-
-logger = logging.getLogger(__name__)
-
-_OTHER_STORAGE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -162,27 +154,6 @@ def verify(snapshot: Snapshot) -> None:
                 f"snapshot {snapshot.snapshot_id}: {role} at {published.location}: {problem}; "
                 f"publish a new snapshot with jobs/ingest_engagements.py --publish"
             )
-
-
-@contextmanager
-def writer_lock(location: str) -> Iterator[None]:
-    """Be the only writer of a local table, waiting for another one to finish.
-
-    Spark's commits to a local disk check first and rename after, so two processes can lose one.
-    Object stores commit atomically by themselves and need no lock. The lock ends with the process.
-    """
-    if _OTHER_STORAGE.match(location):
-        yield
-        return
-    path = Path(location.removeprefix("file:").rstrip("/") + ".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.info("waiting for another writer of %s", location)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _open(location: str, version: int | None = None) -> DeltaTable:
