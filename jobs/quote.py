@@ -9,29 +9,36 @@ engagement table is never opened, so quotes can be asked for ever and teach noth
 import argparse
 from typing import Any
 
-from jobs.lake import accounts, options, program, questions, reports, snapshots
+from dp_udfs.budget import Loss
+from dp_udfs.errors import SettingsError
+from jobs.lake import accounts, options, program, questions, reports
 from jobs.lake.ledger import Ledger, utc_now
 from jobs.lake.questions import Question
 from jobs.lake.settings import load_dataset, load_lake
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Print the quote of one question, for one run or for a period of scheduled ones."""
+    """Print the quote of each question, for one run or for a period of scheduled ones."""
     lake = load_lake(arguments.conf)
-    settings = options.read_question(arguments)
-    dataset = load_dataset(settings.dataset, lake)
-    units, calls = dataset.allowance(arguments.analyst)
-    question = questions.pin(lake, dataset, settings, arguments.snapshot)
+    asked = options.read_questions(arguments)
+    dataset = load_dataset(asked[0].dataset, lake)
+    if any(settings.dataset != dataset.name for settings in asked):
+        raise SettingsError(
+            "questions about different datasets have different accounts; quote apart"
+        )
+    found = [questions.pin(lake, dataset, settings, arguments.snapshot) for settings in asked]
+    quotes = [quote(question, arguments.runs) for question in found]
+
+    ledger = Ledger(lake.tables.ledger, lake.region)
+    accounts.open_account(ledger, dataset, found[0].account, arguments.analyst, utc_now())
+    budget = ledger.get_budget(arguments.analyst, found[0].account)
     facts = {
-        "guarantee": accounts.guarantee(dataset, units, calls).lines(),
-        "left": accounts.left(
-            Ledger(lake.tables.ledger, lake.region, create=False),
-            dataset,
-            question.account,
-            arguments.analyst,
+        "most_that_all_can_cost": Loss(
+            sum(q["units"] for q in quotes), sum(q["calls"] for q in quotes)
         ),
+        "left": accounts.describe(budget),
     }
-    reports.show(arguments, [quote(question, arguments.runs)], facts)
+    reports.show(arguments, quotes, facts | accounts.guarantee(dataset, budget).facts())
 
 
 def quote(question: Question, runs: int = 1) -> dict[str, Any]:
@@ -61,9 +68,9 @@ def quote(question: Question, runs: int = 1) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = program.parser(__doc__)
-    options.add_question(parser)
+    options.add_question(parser, many=True)
     options.add_analyst(parser)
     parser.add_argument(
-        "--runs", type=int, default=1, help="price this many runs, say 30 for a month"
+        "--runs", type=int, default=1, help="price so many runs, say 30 for a month"
     )
     program.run(main, parser)

@@ -26,13 +26,14 @@ class Guarantee:
         once = f"({self.epsilon:.2f}, {self.delta:.1e})-DP"
         always = f"({self.epsilon_over_periods:.2f}, {self.delta_over_periods:.1e})-DP"
         return {
-            "guarantee_of_the_allowance": f"{once} per period, by {self.bound} composition",
-            "over_all_periods": f"{always}: a row can be read in up to {self.periods} periods",
+            "guarantee": f"{once} for the whole allowance of a period ({self.bound})",
+            "over_periods": f"{always}, since a row can be read in up to {self.periods} periods",
         }
 
 
-def guarantee(dataset: DatasetSettings, units: int, calls: int) -> Guarantee:
+def guarantee(dataset: DatasetSettings, allowance: Budget) -> Guarantee:
     """State what an allowance promises, however adaptively it is spent."""
+    units, calls = allowance.units, allowance.calls
     budget, table = dataset.budget, dataset.table
     step: dict[str, Any] = {
         "epsilon": budget.epsilon,
@@ -61,6 +62,6 @@ def open_account(
 def describe(budget: Budget) -> str:
     """Say what is left, in one line."""
     return (
-        f"{budget.units_left} of {budget.units} units, {budget.calls_left} of {budget.calls} calls; "
-        f"resets on {budget.resets_at}"
+        f"{budget.units_left} of {budget.units} units, "
+        f"{budget.calls_left} of {budget.calls} calls; resets on {budget.resets_at}"
     )

@@ -2,14 +2,15 @@
 
 import argparse
 from datetime import date
-from typing import Any
+from typing import Any, get_args
 
 from jobs.lake.settings import MechanismName, QuestionSettings, build, read
 
 
-def add_question(parser: argparse.ArgumentParser) -> None:
+def add_question(parser: argparse.ArgumentParser, *, many: bool = False) -> None:
     """Add a release file and an option for each of its keys; options win over the file."""
-    parser.add_argument("question", nargs="?", help="release file (conf/releases/*.toml)")
+    number = "*" if many else "?"
+    parser.add_argument("question", nargs=number, help="release file (conf/releases/*.toml)")
     keys = parser.add_argument_group("keys of the release file")
     keys.add_argument("--dataset", help="dataset file's name, without .toml")
     keys.add_argument("--element", help="column whose values are counted")
@@ -18,7 +19,7 @@ def add_question(parser: argparse.ArgumentParser) -> None:
     keys.add_argument("--k", type=int, help="elements asked for in each cohort")
     keys.add_argument("--max-candidates", type=int, help="true top considered in each cohort")
     keys.add_argument("--cohorts", help="cohort columns, separated by commas")
-    keys.add_argument("--mechanism", choices=MechanismName.__args__)
+    keys.add_argument("--mechanism", choices=get_args(MechanismName))
     keys.add_argument("--days", type=int, help="window: the last days up to the snapshot's date")
     keys.add_argument("--from", dest="start", type=_date, help="window: first date")
     keys.add_argument("--to", dest="end", type=_date, help="window: date after the last")
@@ -37,6 +38,14 @@ def read_question(options: argparse.Namespace) -> QuestionSettings:
     if options.question is None:
         return build("options", QuestionSettings, content)
     return read(options.question, QuestionSettings, content)
+
+
+def read_questions(options: argparse.Namespace) -> list[QuestionSettings]:
+    """Read the questions of several release files, or the one that the options describe."""
+    content = _given(options)
+    if not options.question:
+        return [build("options", QuestionSettings, content)]
+    return [read(path, QuestionSettings, content) for path in options.question]
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:

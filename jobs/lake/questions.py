@@ -85,7 +85,7 @@ class Question:
 
     @cached_property
     def family_label(self) -> str:
-        """Label without `k`: within a family, the answer for a smaller k is a prefix of a larger one."""
+        """Label without `k`: in a family, the answer for a smaller k begins that for a larger."""
         canonical = self._encode(asdict(self.mechanism) | {"k": None})
         return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -126,7 +126,7 @@ def write(path: str | Path, question: Question, release: Release) -> Release:
         stored = _find(table, release.label)
         if stored is not None and stored.digest != release.digest:
             raise ClaimError(
-                f"release {release.label[:12]} is stored with other numbers, so nothing was published: "
+                f"release {release.label[:12]} is stored with other numbers; not published: "
                 f"CODE_VERSION must rise with every change of bounding, mechanism or sampler"
             )
         if stored is not None:
@@ -162,9 +162,9 @@ def _larger(table: DeltaTable, question: Question) -> list[str]:
     if question.mechanism.k is None:
         return []
     rows = _query(
-        table,  # the label is hexadecimal and k a number: both are ours
-        f"select label from releases where row_kind = 'manifest' "
-        f"and family = '{question.family_label}' and k > {question.mechanism.k} order by k",  # noqa: S608
+        table,
+        f"select label from releases where row_kind = 'manifest' "  # noqa: S608 - our own label
+        f"and family = '{question.family_label}' and k > {question.mechanism.k} order by k",
     )
     return [str(label) for label in rows["label"].to_pylist()]
 

@@ -114,7 +114,7 @@ class LakeTables(Table):
 
 
 class Secret(Table):
-    """Where the key of the noise comes from: one environment variable or one file, never a value."""
+    """Where the key of the noise comes from: an environment variable or a file, never a value."""
 
     environment: Text | None = None
     file: Text | None = None

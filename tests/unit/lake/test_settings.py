@@ -163,6 +163,6 @@ def test_a_missing_or_weak_secret_is_refused_without_being_shown(
 
 def test_an_undeclared_analyst_is_refused() -> None:
     dataset = build("a.toml", DatasetSettings, dataset_content())
-    assert dataset.allowance("marketing") == (600, 30)
+    assert dataset.allowance("marketing") == (200, 30)
     with pytest.raises(SettingsError, match="'nobody' is not declared"):
         dataset.allowance("nobody")
