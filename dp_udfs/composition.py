@@ -12,9 +12,6 @@ from datetime import date, timedelta
 from fractions import Fraction
 from typing import Literal
 
-import numpy as np
-from scipy.optimize import minimize_scalar
-
 from dp_udfs import checks
 from dp_udfs.checks import Real
 
@@ -225,6 +222,7 @@ def _mean_excess(epsilon: float) -> float:
 
 def _from_renyi(curve: Callable[[float], float], log_1_delta: float) -> float:
     """Convert a Rényi curve to epsilon at delta; every order is valid, so take the best found."""
+    from scipy.optimize import minimize_scalar  # slow to load, and few who load this file need it
 
     def epsilon_at(log_order: float) -> float:
         above_1 = math.exp(log_order)  # alpha - 1
@@ -233,12 +231,11 @@ def _from_renyi(curve: Callable[[float], float], log_1_delta: float) -> float:
             curve(alpha) + log_order - math.log(alpha) + (log_1_delta - math.log(alpha)) / above_1
         )
 
-    orders = np.linspace(-10, 20, 121)
-    values = [epsilon_at(x) for x in orders]
-    best = int(np.argmin(values))
+    orders = [step / 4 for step in range(-40, 81)]
+    best = min(range(len(orders)), key=lambda place: epsilon_at(orders[place]))
     around = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
     found = minimize_scalar(epsilon_at, bounds=around, method="bounded", options={"xatol": 1e-9})
-    return max(0.0, min(values[best], float(found.fun)))
+    return max(0.0, min(epsilon_at(orders[best]), float(found.fun)))
 
 
 def _bounded_range_renyi(alpha: float, epsilon: float) -> float:
@@ -251,7 +248,7 @@ def _bounded_range_renyi(alpha: float, epsilon: float) -> float:
     grown = above_1 * epsilon
     log_expm1 = grown + math.log1p(-math.exp(-grown)) if grown > 1 else math.log(math.expm1(grown))
     log_c = log_expm1 - math.log(-math.expm1(-epsilon))
-    log_1_c = float(np.logaddexp(0, log_c))
+    log_1_c = max(log_c, 0.0) + math.log1p(math.exp(-abs(log_c)))
     log_alpha = math.log1p(above_1)
     minus_s = math.log(above_1) - log_alpha + log_1_c - log_c
     return minus_s + (log_1_c - log_alpha) / above_1

@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -53,23 +54,36 @@ def make_durable(location: str, first: int, last: int) -> None:
     log = root / "_delta_log"
     if not log.is_dir():
         return
+    files: set[Path] = set()
     for version in range(first, last + 1):
         entry = log / f"{version:020d}.json"
-        added = [root / name for name in _added_files(entry)]
-        _fsync(*added, *{file.parent for file in added}, entry)
-    _fsync(log, root)
+        added = {root / name for name in _added_files(entry)}
+        files |= {entry, *added, *(file.parent for file in added)}
+    fsync(log, root, *files)
+
+
+def fsync(*paths: Path) -> None:
+    """Wait until files and directories are on the disk; together, so that they share the wait."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(_fsync_one, paths))
 
 
 def _added_files(entry: Path) -> list[str]:
-    """Files that one version of the log adds."""
-    actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+    """Files that one version of the log adds; none if the version is long checkpointed and gone."""
+    try:
+        lines = entry.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    actions = [json.loads(line) for line in lines]
     return [unquote(action["add"]["path"]) for action in actions if "add" in action]
 
 
-def _fsync(*paths: Path) -> None:
-    for path in paths:
+def _fsync_one(path: Path) -> None:
+    try:
         handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    except FileNotFoundError:  # put together with others since
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -7,7 +7,6 @@ an object store needs neither lock nor fsync.
 """
 
 import fcntl
-import json
 import logging
 import os
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import (
@@ -29,16 +27,19 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
+from jobs.lake.commits import fsync, make_durable
 from jobs.lake.entries import COLUMNS, Entry, from_row
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SEGMENT = 1024  # entries from one carry to the next: what a new process has to fold at most
-TIDY_EVERY = 64  # entries between two compactions; a divisor of SEGMENT
+COMPACT_EVERY = 64  # entries from one compaction to the next
+CHECKPOINT_EVERY = 16  # a commit gets slower by a few percent with each log file since the last
 LOCK_PATIENCE = 5.0  # seconds to queue; then compare-and-append alone decides
 
-_APPEND_ONLY = {"delta.appendOnly": "true"}
+_PROTECTION = {"delta.appendOnly": "true"}
+_STATISTICS = {"delta.dataSkippingNumIndexedCols": "1"}  # of position alone
 _CONSTRAINTS = {
     "amounts_are_not_negative": "units >= 0 AND calls >= 0",
     "entries_are_numbered": "entry_no >= 1 AND position >= 0",
@@ -72,6 +73,7 @@ class EntryLog:
         local = "://" not in self.location or self.location.startswith("file://")
         self._directory = Path(self.location.removeprefix("file://")) if local else None
         self._table: DeltaTable | None = None
+        self._loaded_version = -1
         self._read_version = -1
         self._synced_version = -1
 
@@ -162,7 +164,9 @@ class EntryLog:
         SettingsError
             If the table could not be written.
         """
-        table = self._refreshed() if self._table is None else self._table
+        table = self._current()
+        if table.version() != self._read_version:
+            return False, self.read_new()
         rows = self._rows(entries)
         try:
             write_deltalake(
@@ -180,44 +184,55 @@ class EntryLog:
             self._step(segment)
         return True, list(entries)
 
-    def tidy(self) -> None:
-        """Put the small files of the latest full stretch together and write a checkpoint.
+    def tidy(self, done: int) -> None:
+        """Write a checkpoint and put small files together, when enough came since position `done`.
 
-        Nothing depends on it but speed, so a failure is logged and the next stretch tries again.
+        Nothing depends on it but speed, so a failure is logged and the next one tries again.
         """
+        if self.position // CHECKPOINT_EVERY == done // CHECKPOINT_EVERY:
+            return
         table = self._refreshed()
-        just_begun = self.position - self._segment_begin < TIDY_EVERY
-        segments = [self._segment - 1, self._segment] if just_begun else [self._segment]
         try:
-            table.optimize.compact(
-                partition_filters=[("segment", "in", [str(segment) for segment in segments])],
-                commit_properties=_ONE_TRY,
-                post_commithook_properties=_NO_HOOKS,
-            )
+            if self.position // COMPACT_EVERY > done // COMPACT_EVERY:
+                just_begun = self.position - self._segment_begin < COMPACT_EVERY
+                segments = [self._segment - 1, self._segment] if just_begun else [self._segment]
+                table.optimize.compact(
+                    partition_filters=[("segment", "in", [str(segment) for segment in segments])],
+                    commit_properties=_ONE_TRY,
+                    post_commithook_properties=_NO_HOOKS,
+                )
+                self._sync(table)
+                table.cleanup_metadata()
             table.create_checkpoint()
-            self._sync(table)
-            table.cleanup_metadata()
+            if self._directory is not None:
+                log = self._directory / "_delta_log"
+                written = log.glob(f"{table.version():020d}.checkpoint*")
+                fsync(*written, log / "_last_checkpoint", log)
         except (DeltaError, OSError) as error:
             logger.info("the ledger was not tidied, which can wait: %s", _first_line(error))
-            self._table = None
+        self._table = None
 
     def query(self, sql: str) -> pa.Table:
         """Answer SQL over the table `ledger` as it was last read."""
-        table = self._refreshed() if self._table is None else self._table
-        builder = QueryBuilder().register("ledger", table)
+        builder = QueryBuilder().register("ledger", self._current())
         return _attempt(self, lambda: pa.table(builder.execute(sql)))
 
+    def _current(self) -> DeltaTable:
+        return self._refreshed() if self._table is None else self._table
+
     def _refreshed(self) -> DeltaTable:
-        """Load the table, or what is new of it."""
-        if self._table is None:
-            try:
-                self._table = DeltaTable(self.location)
-            except TableNotFoundError:
-                raise _missing(self.location) from None
-            except (DeltaError, OSError) as error:
-                raise _unusable(self.location, error) from None
-        else:
+        """Load the table, or what is new of it; anew where that is less than many log files."""
+        if self._table is not None:
             _attempt(self, self._table.update_incremental)
+            if self._table.version() - self._loaded_version < CHECKPOINT_EVERY:
+                return self._table
+        try:
+            self._table = DeltaTable(self.location)
+        except TableNotFoundError:
+            raise _missing(self.location) from None
+        except (DeltaError, OSError) as error:
+            raise _unusable(self.location, error) from None
+        self._loaded_version = self._table.version()
         return self._table
 
     def _create(self) -> None:
@@ -228,7 +243,7 @@ class EntryLog:
             partition_by=["segment"],
             name="ledger",
             description="Append-only; every balance is folded from these entries",
-            configuration=_APPEND_ONLY,
+            configuration=_PROTECTION | _STATISTICS,
         )
         for name, rule in _CONSTRAINTS.items():
             if f"delta.constraints.{name}" not in table.metadata().configuration:
@@ -239,7 +254,7 @@ class EntryLog:
         """Refuse a table whose entries could be changed."""
         configuration = table.metadata().configuration
         rules = {f"delta.constraints.{name}": rule for name, rule in _CONSTRAINTS.items()}
-        for name, value in (_APPEND_ONLY | rules).items():
+        for name, value in (_PROTECTION | rules).items():
             if configuration.get(name) != value:
                 raise LedgerConflictError(
                     f"the ledger at {self.location} is no longer protected: {name} is "
@@ -275,40 +290,11 @@ class EntryLog:
         return landed, found
 
     def _sync(self, table: DeltaTable) -> None:
-        """Make a local table outlive a power cut, this version and those not yet seen to."""
-        if self._directory is None:
-            return
-        log = self._directory / "_delta_log"
+        """Make this version durable, and those of others not yet seen to: they may have died."""
         version = table.version()
-        first = self._synced_version + 1 if self._synced_version >= 0 else version - 1
-        for path in (log / f"{number:020d}.json" for number in range(first, version + 1)):
-            added = [self._directory / name for name in _added_files(path)]
-            _fsync(*added, *{file.parent for file in added}, path)
-        _fsync(*log.glob(f"{version:020d}.checkpoint*"), log / "_last_checkpoint")
-        _fsync(log, self._directory)
+        first = self._synced_version + 1 if self._synced_version >= 0 else max(version - 1, 0)
+        make_durable(self.location, first, version)
         self._synced_version = version
-
-
-def _added_files(log_file: Path) -> list[str]:
-    """Name the data files that one commit added, relative to the table."""
-    try:
-        lines = log_file.read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    actions = (json.loads(line) for line in lines)
-    return [unquote(action["add"]["path"]) for action in actions if "add" in action]
-
-
-def _fsync(*paths: Path) -> None:
-    for path in paths:
-        try:
-            handle = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # put together with others, or cleaned up, since
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _lock_within(handle: int, seconds: float) -> bool:

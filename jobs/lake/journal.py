@@ -20,7 +20,7 @@ import pyarrow as pa
 from dp_udfs.errors import InvalidParameterError, LedgerConflictError
 from jobs.lake.balances import Allocation, Balances, fold_claim
 from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, from_row
-from jobs.lake.entry_log import TIDY_EVERY, EntryLog
+from jobs.lake.entry_log import EntryLog
 
 PATIENCE = 60.0  # seconds of conflicts until an operation gives up
 T = TypeVar("T")
@@ -140,12 +140,11 @@ class Journal:
 
     def _try_append(self, facts: Sequence[Fact], now: datetime) -> bool:
         with self._afresh_on_failure():
-            stretch = self._log.position // TIDY_EVERY
+            before = self._log.position
             landed, new = self._log.append(self._chained(facts, now))
             for entry in new:
                 self._balances.apply(entry)
-            if landed and self._log.position // TIDY_EVERY > stretch:
-                self._log.tidy()
+            self._log.tidy(before)
         return landed
 
     def _chained(self, facts: Sequence[Fact], now: datetime) -> list[Entry]:
