@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime
-from typing import Any, Literal
+from datetime import UTC, date, datetime, timedelta
+from typing import Literal
 
 import pyarrow as pa
 
@@ -108,14 +107,20 @@ COLUMNS = pa.schema(
         for name, comment in _COMMENTS.items()
     ]
 )
-_ENTRY_FIELDS = tuple(field.name for field in fields(Entry))
+_ENTRY_FIELDS = [field.name for field in fields(Entry)]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def from_row(row: Mapping[str, Any]) -> Entry:
-    """Read an entry from a row of the table."""
-    said = {name: row[name] for name in _ENTRY_FIELDS}
-    said["recorded_at"] = said["recorded_at"].astimezone(UTC)
-    return Entry(**said)
+def from_table(table: pa.Table) -> list[Entry]:
+    """Read entries from rows of the ledger, in their order."""
+    at = table.schema.get_field_index("recorded_at")
+    # to_pylist would load pandas for the sake of timestamps
+    microseconds = table.column(at).cast(pa.int64())
+    rows = table.set_column(at, "recorded_at", microseconds).select(_ENTRY_FIELDS).to_pylist()
+    return [
+        Entry(**row | {"recorded_at": _EPOCH + timedelta(microseconds=row["recorded_at"])})
+        for row in rows
+    ]
 
 
 def _iso(value: date | datetime) -> str:

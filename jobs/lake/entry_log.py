@@ -28,7 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
 from jobs.lake.commits import fsync, make_durable
-from jobs.lake.entries import COLUMNS, Entry, from_row
+from jobs.lake.entries import COLUMNS, Entry, from_table
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -140,15 +140,16 @@ class EntryLog:
         rows = self.query(
             f"SELECT * FROM ledger WHERE segment >= {self._segment} "  # noqa: S608 (two numbers)
             f"AND position >= {self.position} ORDER BY position"
-        ).to_pylist()
-        if first and self.first_segment and rows:
-            self.position = self._segment_begin = rows[0]["position"]
-        for row in rows:
-            if row["position"] != self.position:
+        )
+        places = list(zip(rows["position"].to_pylist(), rows["segment"].to_pylist(), strict=True))
+        if first and self.first_segment and places:
+            self.position = self._segment_begin = places[0][0]
+        for position, segment in places:
+            if position != self.position:
                 raise LedgerConflictError(f"the ledger at {self.location} lacks entries")
-            self._step(row["segment"])
+            self._step(segment)
         self._read_version = table.version()
-        return [from_row(row) for row in rows]
+        return from_table(rows)
 
     def append(self, entries: Sequence[Entry]) -> tuple[bool, list[Entry]]:
         """Append entries if nobody appended since `read_new`.
@@ -215,7 +216,9 @@ class EntryLog:
     def query(self, sql: str) -> pa.Table:
         """Answer SQL over the table `ledger` as it was last read."""
         builder = QueryBuilder().register("ledger", self._current())
-        return _attempt(self, lambda: pa.table(builder.execute(sql)))
+        return _attempt(
+            self, lambda: pa.RecordBatchReader.from_stream(builder.execute(sql)).read_all()
+        )
 
     def _current(self) -> DeltaTable:
         return self._refreshed() if self._table is None else self._table

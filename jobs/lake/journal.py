@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dp_udfs.errors import InvalidParameterError, LedgerConflictError
 from jobs.lake.balances import Allocation, Balances, fold_claim
-from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, from_row
+from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, from_table
 from jobs.lake.entry_log import EntryLog
 
 PATIENCE = 60.0  # seconds of conflicts until an operation gives up
@@ -107,7 +107,7 @@ class Journal:
             return None
         quoted = run_id.replace("'", "''")
         sql = f"SELECT * {before} AND run_id = '{quoted}' ORDER BY position"
-        return fold_claim(from_row(row) for row in self.query(sql).to_pylist())
+        return fold_claim(from_table(self.query(sql)))
 
     def all_balances(self) -> Balances:
         """Fold from the first entry on: for periods long past, that carries leave out."""
@@ -115,8 +115,8 @@ class Journal:
             if not self._log.first_segment:
                 return balances
             everything = Balances()
-            for row in self.query("SELECT * FROM ledger ORDER BY position").to_pylist():
-                everything.apply(from_row(row))
+            for entry in from_table(self.query("SELECT * FROM ledger ORDER BY position")):
+                everything.apply(entry)
             return everything
 
     def now(self) -> datetime:
