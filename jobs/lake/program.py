@@ -28,7 +28,7 @@ DONE, FAILED, BAD_INPUT, REFUSED = 0, 1, 2, 3
 INTERRUPTED = 130  # what shells use for Ctrl-C
 
 OURS = ("dp_udfs", "jobs", "__main__")  # the loggers of this project
-PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+OUR_FOLDERS = [Path(__file__).resolve().parents[2] / name for name in ("dp_udfs", "jobs")]
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def describe(error: Exception) -> str:
     if isinstance(error, PrivacyError):
         return " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE_ROOT)]
+    ours = [frame for frame in frames if set(Path(frame.filename).parents) & set(OUR_FOLDERS)]
     where = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return (
         f"unexpected {type(error).__name__}{where}; "

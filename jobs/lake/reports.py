@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
+Rows: TypeAlias = "Sequence[Mapping[str, Any]] | pa.Table"
 
 
 def show(arguments: argparse.Namespace, rows: Rows, facts: Mapping[str, Any] | None = None) -> None:
@@ -69,7 +69,7 @@ def cell(value: object) -> str:
 
 
 def _as_list(rows: Rows) -> list[Mapping[str, Any]]:
-    return rows.to_pylist() if isinstance(rows, pa.Table) else list(rows)
+    return list(rows) if isinstance(rows, Sequence) else rows.to_pylist()
 
 
 def _is_number(value: object) -> bool:
@@ -78,7 +78,7 @@ def _is_number(value: object) -> bool:
 
 def _plain(value: object) -> object:
     """Return a value as one of JSON's own kinds where it is not yet."""
-    if isinstance(value, np.generic):
+    if hasattr(value, "item"):  # a number of numpy's
         return value.item()
     if isinstance(value, date):
         return value.isoformat()
