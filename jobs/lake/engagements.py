@@ -12,7 +12,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.lake import tables
-from jobs.lake.questions import Question, Test
+from jobs.lake.conditions import Test
+from jobs.lake.questions import Question
 from jobs.lake.settings import ALL, COHORT_SEPARATOR
 
 

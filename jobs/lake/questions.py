@@ -19,15 +19,14 @@ from dp_udfs.budget import Loss
 from dp_udfs.errors import SettingsError, UnboundedContributionError
 from dp_udfs.pandas_udfs import Mechanism
 from jobs.lake import snapshots
+from jobs.lake.conditions import Clauses, normal_form
 from jobs.lake.settings import (
     ALL,
     COHORT_SEPARATOR,
     Column,
-    Condition,
     DatasetSettings,
     LakeSettings,
     QuestionSettings,
-    Value,
     Window,
 )
 from jobs.lake.tables import Snapshot
@@ -40,11 +39,6 @@ _PLACES = {
     "opt_outs",
     "quarantine",
 }  # tables are named by id and digest instead
-
-# One clause holds if any of its conditions does; a row passes if all clauses do. A condition is
-# (column, sorted values) or (column, lowest, highest); no clause at all is "every row".
-Test = tuple[str, tuple[Value, ...]] | tuple[str, int | None, int | None]
-Clauses = tuple[tuple[Test, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -207,7 +201,7 @@ def resolve(settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snap
         If the mechanism asked for needs a bound that the dataset file does not declare.
     """
     start, end = _window(settings.window, dataset, snapshot)
-    element = _column(dataset, settings.element, "element", "element")
+    element = dataset.column(settings.element, "element", "element")
     mechanism, show = _mechanism(settings, dataset, element)
     cohorts, cohorts_per_user = _cohorts(settings, dataset)
     return Question(
@@ -221,21 +215,9 @@ def resolve(settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snap
         cohorts_per_user=cohorts_per_user,
         start=start,
         end=end,
-        filters=_normal_form(settings, dataset),
+        filters=normal_form(settings.filters, dataset),
         show=show,
     )
-
-
-def _column(dataset: DatasetSettings, name: str, use: str, key: str) -> Column:
-    """Find a declared column that may be used so."""
-    column = dataset.columns.get(name)
-    if column is None or use not in column.use:
-        allowed = [n for n, c in dataset.columns.items() if use in c.use]
-        raise SettingsError(
-            f"question: {key}: {name!r} is not declared for use as {use} in dataset "
-            f"{dataset.name} (declared: {', '.join(allowed) or 'none'})"
-        )
-    return column
 
 
 def _window(window: Window, dataset: DatasetSettings, snapshot: Snapshot) -> tuple[date, date]:
@@ -339,7 +321,7 @@ def _cohorts(
     lists, per_user = [], 1
     bounded = dataset.table.privacy_unit == "user"
     for name in sorted(settings.cohorts):
-        column = _column(dataset, name, "cohort", "cohorts")
+        column = dataset.column(name, "cohort", "cohorts")
         assert column.domain != "unknown"  # Column checks it
         lists.append([str(value) for value in column.domain])
         if column.max_per_user is None:
@@ -350,71 +332,3 @@ def _cohorts(
         return (ALL,), None
     cohorts = tuple(sorted(COHORT_SEPARATOR.join(parts) for parts in itertools.product(*lists)))
     return cohorts, min(per_user, len(cohorts)) if bounded else None
-
-
-def _normal_form(settings: QuestionSettings, dataset: DatasetSettings) -> Clauses:
-    """Sort filters into clauses, with all conditions on one column merged into one."""
-    merged: dict[str, Test] = {}
-    clauses: set[tuple[Test, ...]] = set()
-    for condition in settings.filters.all:
-        test = _test(condition, dataset)
-        merged[test[0]] = _both(merged[test[0]], test) if test[0] in merged else test
-    for group in settings.filters.any:
-        if not group:
-            raise SettingsError("question: filters.any: a group is empty")
-        tests = tuple(sorted({_test(condition, dataset) for condition in group}, key=repr))
-        if len(tests) == 1:
-            test = tests[0]
-            merged[test[0]] = _both(merged[test[0]], test) if test[0] in merged else test
-        else:
-            clauses.add(tests)
-    clauses |= {(test,) for test in merged.values()}
-    return tuple(sorted(clauses, key=repr))
-
-
-def _test(condition: Condition, dataset: DatasetSettings) -> Test:
-    """One condition on a declared column; a range over a public domain becomes a list of values."""
-    name = condition.column
-    column = _column(dataset, name, "filter", "filters")
-    wanted = str if column.type == "string" else int
-    if condition.any_of is not None:
-        values = condition.any_of
-        if any(type(value) is not wanted for value in values):
-            raise SettingsError(
-                f"question: filters: column {name!r} holds values of type {column.type}"
-            )
-        unknown = set(values) - set(column.domain) if column.domain != "unknown" else set()
-        if unknown:
-            strange = min(map(repr, unknown))
-            raise SettingsError(f"question: filters: {strange} is not in the domain of {name!r}")
-        return name, _sorted(values)
-    if column.type != "bigint":
-        raise SettingsError(f"question: filters: column {name!r} is text; use 'in'")
-    low, high = condition.at_least, condition.at_most
-    if column.domain == "unknown":
-        return name, low, high
-    return name, _sorted(value for value in column.domain if _inside(value, low, high))
-
-
-def _both(one: Test, other: Test) -> Test:
-    """Merge two conditions on one column into the one that holds where both do."""
-    if len(one) == 3 and len(other) == 3:
-        lows = [low for low in (one[1], other[1]) if low is not None]
-        highs = [high for high in (one[2], other[2]) if high is not None]
-        return one[0], max(lows, default=None), min(highs, default=None)
-    if len(one) == 2 and len(other) == 2:
-        return one[0], _sorted(set(one[1]) & set(other[1]))
-    values, span = (one, other) if len(one) == 2 else (other, one)
-    assert len(values) == 2
-    assert len(span) == 3
-    return one[0], _sorted(value for value in values[1] if _inside(value, span[1], span[2]))
-
-
-def _inside(value: Value, low: int | None, high: int | None) -> bool:
-    assert isinstance(value, int)
-    return (low is None or value >= low) and (high is None or value <= high)
-
-
-def _sorted(values: Any) -> tuple[Value, ...]:
-    """Values of one type, each once, in order."""
-    return tuple(sorted(set(values)))

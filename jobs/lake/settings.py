@@ -281,6 +281,17 @@ class DatasetSettings(Table):
             )
         return self
 
+    def column(self, name: str, use: str, key: str) -> Column:
+        """Find a declared column that a question's `key` may use so."""
+        column = self.columns.get(name)
+        if column is None or use not in column.use:
+            allowed = [n for n, c in self.columns.items() if use in c.use]
+            raise SettingsError(
+                f"question: {key}: {name!r} is not declared for use as {use} in dataset "
+                f"{self.name} (declared: {', '.join(allowed) or 'none'})"
+            )
+        return column
+
     def allowance(self, analyst: str) -> tuple[int, int]:
         """Units and calls of one declared analyst in one period."""
         try:
