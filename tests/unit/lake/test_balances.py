@@ -1,0 +1,244 @@
+"""The fold: what entries add up to, against a slow reference, with and without carries."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_udfs.budget import Loss
+from dp_udfs.errors import LedgerConflictError
+from jobs.lake.balances import Balances
+from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, Kind
+
+START = datetime(2026, 11, 1, 12, tzinfo=UTC)
+ANALYSTS = ("marketing", "research")
+PERIODS = (date(2026, 10, 1), date(2026, 11, 1))
+DATASET = "films"
+
+
+class Chain:
+    """Facts made into entries that follow each other."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def add(self, fact: Fact) -> Entry:
+        number = len(self.entries) + 1
+        entry = Entry(
+            **vars(fact),
+            region="local",
+            entry_no=number,
+            entry_id=f"local:{number}",
+            recorded_at=START + timedelta(minutes=number),
+            schema_version=SCHEMA_VERSION,
+            previous_hash=self.entries[-1].hash if self.entries else GENESIS,
+        )
+        self.entries.append(entry)
+        return entry
+
+
+def opened() -> Chain:
+    chain = Chain()
+    for analyst in ANALYSTS:
+        for start, end in zip(PERIODS, (*PERIODS[1:], date(2026, 12, 1)), strict=True):
+            chain.add(
+                Fact(
+                    kind="open_account",
+                    analyst=analyst,
+                    dataset=DATASET,
+                    period_start=start,
+                    period_end=end,
+                    units=100,
+                    calls=10,
+                )
+            )
+    return chain
+
+
+def folded(entries: Iterable[Entry]) -> Balances:
+    balances = Balances()
+    for entry in entries:
+        balances.apply(entry)
+    return balances
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Entry]:
+    """Runs that go through every kind of life, interleaved."""
+    chain = opened()
+    balances = folded(chain.entries)
+    for _ in range(draw(st.integers(0, 40))):
+        run_id = f"run-{draw(st.integers(0, 7))}"
+        claim = balances.claims.get(run_id)
+        if claim is None or claim.state == "given_back":
+            fact = Fact(
+                kind="allocate",
+                analyst=draw(st.sampled_from(ANALYSTS)),
+                dataset=DATASET,
+                period_start=draw(st.sampled_from(PERIODS)),
+                units=draw(st.integers(0, 9)),
+                calls=draw(st.integers(0, 2)),
+                claim_id=f"claim-{len(chain.entries)}",
+                run_id=run_id,
+                fingerprint="f",
+                details='{"k": 10}',
+            )
+        elif not claim.is_open:
+            continue
+        else:
+            kinds: list[Kind] = ["settle", "expire"]
+            kinds += ["release", "give_back"] if claim.state == "allocated" else []
+            kind = draw(st.sampled_from(kinds))
+            said: dict[str, object] = {"label": "l", "digest": "d"} if kind == "release" else {}
+            if kind == "settle":
+                said["units"] = draw(st.integers(0, claim.units))
+                said["calls"] = draw(st.integers(0, claim.calls))
+            fact = claim.fact(kind, **said)
+        balances.apply(chain.add(fact))
+    return chain.entries
+
+
+def used_by_reference(entries: Iterable[Entry], analyst: str, period: date) -> Loss:
+    """Add up each claim by its last word on the matter."""
+    costs: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        if entry.claim_id is None or (entry.analyst, entry.period_start) != (analyst, period):
+            continue
+        if entry.kind in ("allocate", "settle"):
+            costs[entry.claim_id] = entry.units, entry.calls
+        elif entry.kind == "give_back":
+            costs[entry.claim_id] = 0, 0
+    return Loss(
+        sum(units for units, _ in costs.values()), sum(calls for _, calls in costs.values())
+    )
+
+
+@given(histories())
+def test_every_balance_is_the_sum_over_its_claims(entries: list[Entry]) -> None:
+    balances = folded(entries)
+    for analyst in ANALYSTS:
+        for period, account in balances.accounts[analyst, DATASET].items():
+            assert account.filter.used == used_by_reference(entries, analyst, period)
+
+
+@given(histories(), st.data())
+def test_a_carry_stands_for_all_before_it(entries: list[Entry], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(4, len(entries)))
+    before = folded(entries[:cut])
+    now = entries[cut - 1].recorded_at
+    carry = Chain()
+    carry.entries = entries[:cut]
+    carried = folded([carry.add(Fact(kind="carry", details=before.carry(now)))])
+    rest = Chain()
+    rest.entries = carry.entries[:]
+    for entry in entries[cut:]:
+        known = carried.claims.get(entry.run_id or "")
+        if entry.kind == "allocate" and entry.period_start == PERIODS[0]:
+            continue  # that period is over, and the carry has left its account out
+        if entry.kind != "allocate" and (known is None or not known.is_open):
+            continue
+        carried.apply(rest.add(replace_fact(entry, claim_id=entry.claim_id)))
+    everything = folded(rest.entries)
+    assert everything.heads == carried.heads
+    for analyst in ANALYSTS:
+        live = PERIODS[1]
+        assert (
+            carried.accounts[analyst, DATASET][live] == everything.accounts[analyst, DATASET][live]
+        )
+    assert open_claims(carried) == open_claims(everything)
+
+
+def open_claims(balances: Balances) -> dict[str, object]:
+    return {run_id: claim for run_id, claim in balances.claims.items() if claim.is_open}
+
+
+def a_claim() -> tuple[Chain, Balances]:
+    chain = opened()
+    allocate = Fact(
+        kind="allocate",
+        analyst="research",
+        dataset=DATASET,
+        period_start=PERIODS[1],
+        units=21,
+        calls=1,
+        claim_id="c1",
+        run_id="r1",
+        fingerprint="f",
+    )
+    chain.add(allocate)
+    return chain, folded(chain.entries)
+
+
+def test_what_cannot_follow_is_refused() -> None:
+    chain, balances = a_claim()
+    claim = balances.claims["r1"]
+    allocate_again = replace_fact(chain.entries[-1], claim_id="c2")
+    for fact in (
+        allocate_again,
+        claim.fact("settle", units=22, calls=1),
+        replace_fact(claim.fact("settle"), claim_id="c2"),
+        replace_fact(claim.fact("settle"), run_id="r2"),
+        replace_fact(chain.entries[0], units=5),
+        Fact(kind="override", analyst="nobody", dataset=DATASET, period_start=PERIODS[1]),
+    ):
+        attempt = Chain()
+        attempt.entries = chain.entries[:]
+        with pytest.raises(LedgerConflictError):
+            folded([*chain.entries, attempt.add(fact)])
+
+
+def replace_fact(fact: Fact, **changes: Any) -> Fact:
+    said = {name: getattr(fact, name) for name in Fact.__dataclass_fields__}
+    return Fact(**said | changes)
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"units": 1},
+        {"analyst": "marketing2"},
+        {"recorded_at": START - timedelta(days=1)},
+        {"entry_no": 9},
+        {"previous_hash": "f" * 64},
+        {"details": "{}"},
+    ],
+)
+def test_a_changed_entry_breaks_the_chain(place: int, change: dict[str, Any]) -> None:
+    chain, balances = a_claim()
+    chain.add(balances.claims["r1"].fact("settle", units=3, calls=1))
+    entries = chain.entries[:]
+    entries[place] = replace(entries[place], **change)
+    with pytest.raises(LedgerConflictError):
+        folded(entries)
+
+
+def test_a_missing_or_moved_entry_breaks_the_chain() -> None:
+    entries = opened().entries
+    for broken in (entries[1:], [*entries[:1], *entries[2:]], [entries[1], entries[0]]):
+        with pytest.raises(LedgerConflictError, match="does not follow"):
+            folded(broken)
+
+
+def test_entries_of_a_newer_layout_are_not_guessed_at() -> None:
+    entry = replace(opened().entries[0], schema_version=SCHEMA_VERSION + 1)
+    with pytest.raises(LedgerConflictError, match="newer version"):
+        folded([entry])
+
+
+def test_a_hash_does_not_change_when_a_column_is_added_later() -> None:
+    entry = opened().entries[0]
+    assert entry.hash == "0420cc9839ffc11d6414ac4896d2defa4a589114d1fbf8f7fa4cd10ad42b9be3"
+
+
+def test_periods_that_share_a_day_overlap_and_neighbours_do_not() -> None:
+    account = folded(opened().entries).accounts["research", DATASET][PERIODS[0]]
+    assert account.overlaps(date(2026, 10, 31), date(2026, 11, 30))
+    assert account.overlaps(date(2026, 9, 1), date(2026, 10, 2))
+    assert not account.overlaps(date(2026, 11, 1), None)
+    assert not account.overlaps(date(2026, 9, 1), date(2026, 10, 1))
+    assert not account.overlaps(date(2026, 9, 1), None)

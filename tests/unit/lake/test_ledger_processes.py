@@ -1,0 +1,104 @@
+"""The ledger between processes: races for the last of an allowance, and SIGKILL at any moment.
+
+Data come from `tests/ledger_drill.py`, which says what each process was told.
+"""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.lake.balances import Balances
+from jobs.lake.entries import from_table
+from jobs.lake.ledger import Ledger
+
+DRILL = Path(__file__).parents[2] / "ledger_drill.py"
+DATASET = "films"
+RESERVE = 5
+
+
+def drill(name: str, path: Path, *options: object) -> list[dict[str, Any]]:
+    command = [sys.executable, str(DRILL), name, str(path), *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines() if line]
+    assert not [line["error"] for line in told if "error" in line]
+    return told
+
+
+def opened(
+    path: Path, units: int, calls: int = 1000, analysts: tuple[str, ...] = ("research",)
+) -> Ledger:
+    ledger = Ledger(path)
+    for analyst in analysts:
+        ledger.open_account(analyst, DATASET, date(2020, 1, 1), units, calls)
+    return ledger
+
+
+def test_eight_processes_share_room_for_exactly_ten(tmp_path: Path) -> None:
+    for attempt in range(3):
+        ledger = opened(tmp_path / f"ledger-{attempt}", units=10 * RESERVE)
+        told = drill("race", tmp_path / f"ledger-{attempt}", "--processes", 8)
+        granted = [line["granted"] for line in told if "granted" in line]
+        refused = [line["message"] for line in told if "refused" in line]
+        assert len(granted) == len(set(granted)) == 10
+        assert len(refused) == 8
+        assert all("asked for 5 units and 1 call, left 0 units" in message for message in refused)
+        assert ledger.get_budget("research", DATASET).units_left == 0
+        kinds = Counter(ledger.entries()["kind"].to_pylist())
+        assert kinds == {"open_account": 1, "allocate": 10, "refuse": 8}
+        assert all(ledger.find(run_id) for run_id in granted)
+
+
+def test_two_processes_want_the_last_of_the_allowance(tmp_path: Path) -> None:
+    for attempt in range(5):
+        path = tmp_path / f"ledger-{attempt}"
+        opened(path, units=RESERVE + 1)
+        told = drill("race", path, "--processes", 2)
+        assert sum("granted" in line for line in told) == 1
+        assert sum("refused" in line for line in told) == 2
+
+
+def test_nobody_starves_and_accounts_do_not_touch_each_other(tmp_path: Path) -> None:
+    analysts = ("marketing", "research", "sales", "support")
+    ledger = opened(tmp_path / "ledger", units=8 * RESERVE, analysts=analysts)
+    told = drill("race", tmp_path / "ledger", "--processes", 8, "--analysts", *analysts)
+    granted = Counter(line["analyst"] for line in told if "granted" in line)
+    assert granted == dict.fromkeys(analysts, 8)
+    assert all(line["seconds"] < 30 for line in told if "granted" in line)
+    assert all(ledger.get_budget(analyst, DATASET).units_left == 0 for analyst in analysts)
+
+
+@pytest.mark.parametrize(("seed", "units"), [(1, 100_000), (2, 40)])
+def test_killed_at_any_moment_nothing_is_lost_doubled_or_overspent(
+    tmp_path: Path, seed: int, units: int
+) -> None:
+    opened(tmp_path / "ledger", units=units)
+    told = drill("kill", tmp_path / "ledger", "--kills", 40, "--seed", seed)
+    ledger = Ledger(tmp_path / "ledger")
+    entries = from_table(ledger.entries())
+    balances = Balances()
+    for entry in entries:  # checks the chain and every transition
+        balances.apply(entry)
+
+    acknowledged = {(line["run"], line["step"]) for line in told if "step" in line}
+    written = {(entry.run_id, entry.kind) for entry in entries}
+    assert {done for done in acknowledged if done[1] != "refused"} <= written
+
+    gave_back = {entry.run_id for entry in entries if entry.kind == "give_back"}
+    times = Counter((entry.run_id, entry.kind) for entry in entries if entry.run_id)
+    assert all(count == 1 for (run_id, _), count in times.items() if run_id not in gave_back)
+
+    used = sum(claim.charge.units for claim in balances.claims.values())
+    budget = ledger.get_budget("research", DATASET)
+    assert budget.units_left == units - used >= 0
+    for label in ledger.released_labels():
+        assert balances.claims[label.run_id].charge.units > 0
+    assert len([done for done in acknowledged if done[1] == "allocate"]) >= 5
+    if units < 1000:
+        assert any(step == "refused" for _, step in acknowledged)
