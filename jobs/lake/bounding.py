@@ -1,52 +1,15 @@
 """Cap what one user adds to a question: cohorts first, then elements.
 
-Rows are engagements in normal form: `user`, `cohort` (text) and `element`. What is kept of a user is
-chosen among that user's own rows by the order of a salted hash, so it does not depend on anybody
-else, on the order of rows or on partitions, and one user's rows can only be added to the counts or
-taken away as a whole.
+Rows are engagements in normal form: `user`, `cohort` (text) and `element`; rows without a user
+never count. What is kept of a user is chosen among that user's own rows by the order of a salted
+hash, so it does not depend on anybody else, on the order of rows or on partitions, and a user's
+rows can only be added to the counts or taken away as a whole.
 """
-
-from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dp_udfs import checks
-
-
-def select_public(
-    engagements: DataFrame,
-    *,
-    cohorts: Sequence[str] | None = None,
-    domain: Sequence[str] | Sequence[int] | None = None,
-    keep_null_elements: bool = True,
-) -> DataFrame:
-    """Keep the rows that may count at all, by fixed rules and public lists.
-
-    Parameters
-    ----------
-    engagements : DataFrame of user, cohort, element
-        Rows without a user are dropped; they never count.
-    cohorts : sequence of str, optional
-        The public list of cohorts; other cohorts (and NULL) are dropped. Not given: all that are
-        not NULL.
-    domain : sequence of str or int, optional
-        The declared elements of a known domain; others (and NULL) are dropped.
-    keep_null_elements : bool
-        Whether NULL is an element like any other or is dropped. It equals no text.
-
-    Returns
-    -------
-    DataFrame of user, cohort, element
-    """
-    rows = engagements.where(F.col("user").isNotNull() & F.col("cohort").isNotNull())
-    if cohorts is not None:
-        rows = rows.where(F.col("cohort").isin(*cohorts))
-    if domain is not None:
-        rows = rows.where(F.col("element").isin(*domain))
-    elif not keep_null_elements:
-        rows = rows.where(F.col("element").isNotNull())
-    return rows.select("user", "cohort", "element")
 
 
 def bound_contributions(
@@ -57,7 +20,8 @@ def bound_contributions(
     Parameters
     ----------
     engagements : DataFrame of user, cohort, element
-        All rows of the question: all cohorts, the whole window. From `select_public`.
+        All rows of the question: all cohorts, the whole window, after filters and consent. NULL is
+        an element like any other.
     cohorts_per_user : int or None
         Most cohorts that one user counts in; None for no cap.
     l0 : int or None
@@ -69,7 +33,12 @@ def bound_contributions(
     Returns
     -------
     DataFrame of user, cohort, element
-        A subset of the rows, unchanged where no user exceeds a cap.
+        A subset of the rows: all that have a user, where no user exceeds a cap.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a cap is below 1.
 
     Notes
     -----
@@ -77,18 +46,17 @@ def bound_contributions(
     user moves counts in one direction, of at most `l0` elements in at most `cohorts_per_user`
     cohorts. This does not hold for units smaller than the user (an event, a day).
     """
-    rows = engagements.select("user", "cohort", "element")
+    caps = {"cohorts_per_user": cohorts_per_user, "l0": l0}
+    checks.positive_integers(**{name: cap for name, cap in caps.items() if cap is not None})
+    rows = engagements.where(F.col("user").isNotNull())
     for column, cap in (("cohort", cohorts_per_user), ("element", l0)):
         if cap is not None:
-            checks.positive_integers(**{f"cap on {column}s": cap})
-            rows = rows.withColumn("place", _place(column, salt)).where(
-                F.col("place") <= cap
-            )
+            rows = rows.withColumn("place", _place(column, salt)).where(F.col("place") <= cap)
     return rows.select("user", "cohort", "element")
 
 
 def _place(column: str, salt: str) -> Column:
-    """Place of a value among its user's distinct values, by salted hash, then by the value itself."""
+    """Place of a value among its user's distinct values: by salted hash, then by the value."""
     by_hash = Window.partitionBy("user").orderBy(
         F.xxhash64(F.lit(salt), F.lit(column), "user", column), column
     )
