@@ -209,3 +209,39 @@ def _find(table: DeltaTable, label: str) -> Release | None:
     if answer.num_rows != manifest["row_count"] or _digest(answer) != manifest["digest"]:
         raise ClaimError(f"release {label[:12]} does not match its manifest: the table was changed")
     return Release(label, answer, Loss(manifest["units"], manifest["calls"]), manifest["digest"])
+
+
+_RECEIPTS = """
+select l.analyst, l.run_id, l.recorded_at as published_at, m.dataset, m.snapshot_id,
+       s.units as charged_units, s.calls as charged_calls, stops.cohorts, stops.stopped_cohorts,
+       m.label, m.digest, l.fingerprint, m.question, l.entry_id as ledger_entry
+from ledger l
+join ledger s on s.kind = 'settle' and s.claim_id = l.claim_id
+join releases m on m.row_kind = 'manifest' and m.label = l.label and m.digest = l.digest
+join (select label, count(*) as cohorts, sum(case when stopped then 1 else 0 end) as stopped_cohorts
+      from releases where row_kind = 'stop' group by label) stops on stops.label = l.label
+where l.kind = 'release'
+order by published_at, run_id
+"""
+
+
+def receipts(path: str | Path, ledger: DeltaTable) -> pa.Table:
+    """List what was published: to whom, of which data, at what cost, under which ledger entry.
+
+    Parameters
+    ----------
+    path : str or Path
+        The table of releases.
+    ledger : DeltaTable
+        The ledger's table; only rows with a `release` entry there count as published.
+
+    Returns
+    -------
+    pyarrow.Table
+        One row per publication: analyst, run_id, published_at, dataset, snapshot_id,
+        charged_units, charged_calls, cohorts, stopped_cohorts, label, digest, fingerprint,
+        question (canonical JSON, all parameters) and ledger_entry.
+    """
+    table = commits.open_or_create(path, SCHEMA)
+    builder = QueryBuilder().register("releases", table).register("ledger", ledger)
+    return pa.table(builder.execute(_RECEIPTS))
