@@ -49,6 +49,8 @@ def bound_contributions(
     caps = {"cohorts_per_user": cohorts_per_user, "l0": l0}
     checks.positive_integers(**{name: cap for name, cap in caps.items() if cap is not None})
     rows = engagements.where(F.col("user").isNotNull())
+    if any(cap is not None for cap in caps.values()):
+        rows = rows.repartition("user")  # once for both caps, before any sort
     for column, cap in (("cohort", cohorts_per_user), ("element", l0)):
         if cap is not None:
             rows = rows.withColumn("place", _place(column, salt)).where(F.col("place") <= cap)
