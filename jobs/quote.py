@@ -13,6 +13,7 @@ from dp_udfs.budget import Loss
 from dp_udfs.errors import SettingsError
 from jobs.lake import accounts, options, program, questions, reports
 from jobs.lake.ledger import Ledger, utc_now
+from jobs.lake.periods import day_in
 from jobs.lake.questions import Question
 from jobs.lake.settings import load_dataset, load_lake
 
@@ -27,6 +28,8 @@ def main(arguments: argparse.Namespace) -> None:
             "questions about different datasets have different accounts; quote apart"
         )
     found = [questions.pin(lake, dataset, settings, arguments.snapshot) for settings in asked]
+    for question in found:
+        question.require_retained(day_in(dataset.table.time_zone, utc_now()))
     quotes = [quote(question, arguments.runs) for question in found]
 
     ledger = Ledger(lake.tables.ledger, lake.region)

@@ -20,6 +20,7 @@ from dp_udfs.budget import NOTHING, Loss
 from dp_udfs.errors import ClaimError
 from jobs.lake import accounts, options, program, questions, releases, reports, tables
 from jobs.lake.ledger import Allocation, Budget, Ledger, utc_now
+from jobs.lake.periods import day_in
 from jobs.lake.questions import Question
 from jobs.lake.releases import Release
 from jobs.lake.settings import (
@@ -126,6 +127,7 @@ def release_counts(
         answer = releases.find_owned(lake.tables.releases, question, owned)
         if answer is not None:
             return _outcome(ledger, question, analyst, answer, None, NOTHING)
+        question.require_retained(day_in(dataset.table.time_zone, clock()))
         tables.verify(question.snapshot)
     claim = _allocate(ledger, question, analyst, run_id, questions.secret_id(secret))
     answer = releases.find(lake.tables.releases, question.label)

@@ -156,6 +156,20 @@ class Question:
         """Derive the key of this one question: all that executors ever see of the secret."""
         return _derive(secret, "noise", self.canonical)
 
+    def require_retained(self, today: date) -> None:
+        """Refuse a window that begins before what may still be read on a day.
+
+        Without it an old snapshot would let rows be read in one period after another, for ever.
+        """
+        table = self.dataset.table
+        oldest = today - timedelta(days=table.retention_days + table.purge_lag_days)
+        if self.start < oldest:
+            raise SettingsError(
+                f"question: window: begins on {self.start}, but rows of dataset "
+                f"{self.dataset.name} from before {oldest} may not be read any more "
+                f"(retention_days + purge_lag_days before {today})"
+            )
+
     def fingerprint(self, analyst: str, secret_id: str) -> str:
         """Bind a claim to who asks what of which data under which secret and reserve."""
         content = rng.encode_label(
