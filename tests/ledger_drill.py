@@ -1,8 +1,9 @@
 """Processes for the ledger's tests: they race for an account, or are killed while they work.
 
 A script, so that workers are forked from a process that has loaded everything and done nothing.
-`race PATH` lets workers grab what is left; `kill PATH` runs jobs, kills workers at random moments
-and starts them again. Both print what was acknowledged to whom, as JSON.
+`race PATH...` lets workers grab what is left in one ledger after the other; `kill PATH` runs jobs,
+kills workers at random moments and starts them again. Both print what was acknowledged to whom, one
+JSON object a line.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -32,36 +33,41 @@ def main() -> None:
     """Run one drill."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("drill", choices=["race", "kill"])
-    parser.add_argument("path", type=Path)
+    parser.add_argument("paths", type=Path, nargs="+")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--analysts", nargs="+", default=["research"])
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     pa.Table.from_pylist([{"loads": "pandas"}])  # once, not in every worker
-    told = options.path.with_suffix(".told")
-    if options.drill == "race":
-        _race(options, told)
-    else:
-        _kill(options, told)
-    sys.stdout.write(told.read_text())
+    for path in options.paths:
+        drill = Drill(path, path.with_suffix(".told"), options)
+        _race(drill) if options.drill == "race" else _kill(drill)
+        sys.stdout.write(drill.told.read_text())
 
 
-def _race(options: argparse.Namespace, told: Path) -> None:
-    start = time.time() + 0.5
+class Drill(NamedTuple):
+    """One ledger, what its workers were told, and the options."""
+
+    path: Path
+    told: Path
+    options: argparse.Namespace
+
+
+def _race(drill: Drill) -> None:
+    start = time.time() + 0.2
 
     def worker(number: int) -> Callable[[Callable[..., None]], None]:
-        return lambda say: _grab(options, number, start, say)
+        return lambda say: _grab(drill, number, start, say)
 
-    workers = [_fork(told, worker(number)) for number in range(options.processes)]
-    for process in workers:
+    for process in [_fork(drill, worker(number)) for number in range(drill.options.processes)]:
         os.waitpid(process, 0)
 
 
-def _grab(options: argparse.Namespace, number: int, start: float, say: Callable[..., None]) -> None:
+def _grab(drill: Drill, number: int, start: float, say: Callable[..., None]) -> None:
     """Allocate until refused."""
-    ledger = Ledger(options.path)
-    analyst = options.analysts[number % len(options.analysts)]
+    ledger = Ledger(drill.path)
+    analyst = drill.options.analysts[number % len(drill.options.analysts)]
     time.sleep(max(0.0, start - time.time()))
     for attempt in range(100):
         begin = time.perf_counter()
@@ -69,42 +75,43 @@ def _grab(options: argparse.Namespace, number: int, start: float, say: Callable[
         try:
             ledger.allocate(run_id, analyst=analyst, dataset=DATASET, units=RESERVE, calls=1)
         except BudgetExhaustedError as error:
-            say(worker=number, refused=run_id, message=str(error))
+            say(ledger=drill.path.name, refused=run_id, message=str(error))
             return
-        say(worker=number, granted=run_id, analyst=analyst, seconds=time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        say(ledger=drill.path.name, granted=run_id, analyst=analyst, seconds=seconds)
 
 
-def _kill(options: argparse.Namespace, told: Path) -> None:
-    chance = random.Random(options.seed)
-    workers = [_started(options, number, told) for number in range(options.processes)]
-    for _ in range(options.kills):
+def _kill(drill: Drill) -> None:
+    chance = random.Random(drill.options.seed)
+    workers = [_started(drill, number) for number in range(drill.options.processes)]
+    for _ in range(drill.options.kills):
         time.sleep(chance.uniform(0.0, 0.3))
         victim = chance.randrange(len(workers))
         os.kill(workers[victim], signal.SIGKILL)
         os.waitpid(workers[victim], 0)
-        workers[victim] = _started(options, victim, told)
+        workers[victim] = _started(drill, victim)
     time.sleep(0.5)
     for worker in workers:
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
 
 
-def _started(options: argparse.Namespace, number: int, told: Path) -> int:
+def _started(drill: Drill, number: int) -> int:
     """Fork a worker that goes on where its predecessor may have stopped: with its last job."""
-    return _fork(told, lambda say: _work(options, number, _jobs_begun(told, number), say))
+    return _fork(drill, lambda say: _work(drill, number, _last_job(drill, number), say))
 
 
-def _work(options: argparse.Namespace, number: int, job: int, say: Callable[..., None]) -> None:
+def _work(drill: Drill, number: int, job: int, say: Callable[..., None]) -> None:
     """Do jobs, one after the other, and tell after each step that it is acknowledged."""
-    ledger = Ledger(options.path)
+    ledger = Ledger(drill.path)
     while True:
         run_id = f"{number}-{job}"
         say(worker=number, begun=job)
         try:
-            for step in _steps(ledger, run_id, random.Random(f"{options.seed} {run_id}")):
-                say(worker=number, run=run_id, step=step)
+            for step in _steps(ledger, run_id, random.Random(f"{drill.options.seed} {run_id}")):
+                say(run=run_id, step=step)
         except BudgetExhaustedError:
-            say(worker=number, run=run_id, step="refused")
+            say(run=run_id, step="refused")
         job += 1
 
 
@@ -127,19 +134,17 @@ def _steps(ledger: Ledger, run_id: str, chance: random.Random) -> Iterator[str]:
         yield "give_back"
 
 
-def _jobs_begun(told: Path, number: int) -> int:
-    lines = [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
-    return max(
-        (line["begun"] for line in lines if line.get("worker") == number and "begun" in line),
-        default=0,
-    )
+def _last_job(drill: Drill, number: int) -> int:
+    lines = drill.told.read_text().splitlines() if drill.told.exists() else []
+    told = [json.loads(line) for line in lines]
+    return max((line["begun"] for line in told if line.get("worker") == number), default=0)
 
 
-def _fork(told: Path, work: Callable[[Callable[..., None]], None]) -> int:
+def _fork(drill: Drill, work: Callable[[Callable[..., None]], None]) -> int:
     child = os.fork()
     if child:
         return child
-    with told.open("a", buffering=1) as out:
+    with drill.told.open("a") as out:
         try:
             work(lambda **facts: _tell(out, facts))
         except PrivacyError as error:

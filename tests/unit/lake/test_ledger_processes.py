@@ -22,30 +22,29 @@ DATASET = "films"
 RESERVE = 5
 
 
-def drill(name: str, path: Path, *options: object) -> list[dict[str, Any]]:
-    command = [sys.executable, str(DRILL), name, str(path), *map(str, options)]
+def drill(name: str, paths: list[Path], *options: object) -> list[dict[str, Any]]:
+    command = [sys.executable, str(DRILL), name, *map(str, paths), *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line]
+    told = [json.loads(line) for line in done.stdout.splitlines()]
     assert not [line["error"] for line in told if "error" in line]
     return told
 
 
-def opened(
-    path: Path, units: int, calls: int = 1000, analysts: tuple[str, ...] = ("research",)
-) -> Ledger:
+def opened(path: Path, units: int, *analysts: str) -> Ledger:
     ledger = Ledger(path)
-    for analyst in analysts:
-        ledger.open_account(analyst, DATASET, date(2020, 1, 1), units, calls)
+    for analyst in analysts or ("research",):
+        ledger.open_account(analyst, DATASET, date(2020, 1, 1), units, 1000)
     return ledger
 
 
 def test_eight_processes_share_room_for_exactly_ten(tmp_path: Path) -> None:
-    for attempt in range(3):
-        ledger = opened(tmp_path / f"ledger-{attempt}", units=10 * RESERVE)
-        told = drill("race", tmp_path / f"ledger-{attempt}", "--processes", 8)
-        granted = [line["granted"] for line in told if "granted" in line]
-        refused = [line["message"] for line in told if "refused" in line]
+    ledgers = [opened(tmp_path / f"ledger-{n}", 10 * RESERVE) for n in range(5)]
+    told = drill("race", [Path(ledger.path) for ledger in ledgers], "--processes", 8)
+    for ledger in ledgers:
+        here = [line for line in told if line["ledger"] == Path(ledger.path).name]
+        granted = [line["granted"] for line in here if "granted" in line]
+        refused = [line["message"] for line in here if "refused" in line]
         assert len(granted) == len(set(granted)) == 10
         assert len(refused) == 8
         assert all("asked for 5 units and 1 call, left 0 units" in message for message in refused)
@@ -56,18 +55,19 @@ def test_eight_processes_share_room_for_exactly_ten(tmp_path: Path) -> None:
 
 
 def test_two_processes_want_the_last_of_the_allowance(tmp_path: Path) -> None:
-    for attempt in range(5):
-        path = tmp_path / f"ledger-{attempt}"
-        opened(path, units=RESERVE + 1)
-        told = drill("race", path, "--processes", 2)
-        assert sum("granted" in line for line in told) == 1
-        assert sum("refused" in line for line in told) == 2
+    ledgers = [opened(tmp_path / f"ledger-{n}", 2 * RESERVE - 1) for n in range(20)]
+    told = drill("race", [Path(ledger.path) for ledger in ledgers], "--processes", 2)
+    granted = Counter(line["ledger"] for line in told if "granted" in line)
+    refused = Counter(line["ledger"] for line in told if "refused" in line)
+    names = [Path(ledger.path).name for ledger in ledgers]
+    assert granted == dict.fromkeys(names, 1)
+    assert refused == dict.fromkeys(names, 2)  # each worker goes on until it is refused
 
 
 def test_nobody_starves_and_accounts_do_not_touch_each_other(tmp_path: Path) -> None:
     analysts = ("marketing", "research", "sales", "support")
-    ledger = opened(tmp_path / "ledger", units=8 * RESERVE, analysts=analysts)
-    told = drill("race", tmp_path / "ledger", "--processes", 8, "--analysts", *analysts)
+    ledger = opened(tmp_path / "ledger", 8 * RESERVE, *analysts)
+    told = drill("race", [tmp_path / "ledger"], "--processes", 8, "--analysts", *analysts)
     granted = Counter(line["analyst"] for line in told if "granted" in line)
     assert granted == dict.fromkeys(analysts, 8)
     assert all(line["seconds"] < 30 for line in told if "granted" in line)
@@ -78,8 +78,8 @@ def test_nobody_starves_and_accounts_do_not_touch_each_other(tmp_path: Path) -> 
 def test_killed_at_any_moment_nothing_is_lost_doubled_or_overspent(
     tmp_path: Path, seed: int, units: int
 ) -> None:
-    opened(tmp_path / "ledger", units=units)
-    told = drill("kill", tmp_path / "ledger", "--kills", 40, "--seed", seed)
+    opened(tmp_path / "ledger", units)
+    told = drill("kill", [tmp_path / "ledger"], "--kills", 40, "--seed", seed)
     ledger = Ledger(tmp_path / "ledger")
     entries = from_table(ledger.entries())
     balances = Balances()
