@@ -63,6 +63,8 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.1f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {cell(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value)
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))
