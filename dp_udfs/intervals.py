@@ -68,15 +68,17 @@ class Interval:
         return self * Interval(down.divide(one, other.high), up.divide(one, other.low), self.digits)
 
     def exp(self) -> "Interval":
+        """Take the exponential."""
         down, up = _rounding(self.digits)
         low, high = down.exp(self.low), up.exp(self.high)
-        return Interval(down.next_minus(low), up.next_plus(high), self.digits)
+        return Interval(max(down.next_minus(low), Decimal(0)), up.next_plus(high), self.digits)
 
     def ln(self) -> "Interval":
         """Take the natural logarithm of an interval of positive numbers."""
         down, up = _rounding(self.digits)
         low, high = down.ln(self.low), up.ln(self.high)
-        return Interval(down.next_minus(low), up.next_plus(high), self.digits)
+        low = down.next_minus(low) if low else low  # ln 1 = 0 is exact
+        return Interval(low, up.next_plus(high) if high else high, self.digits)
 
     @property
     def width(self) -> Decimal:

@@ -282,10 +282,11 @@ class _Race:
     def _times(self) -> tuple[FloatArray, FloatArray]:
         """Compute all times in floating point, and bounds on their errors."""
         words = self.uniforms.words
-        below, above = (words + 0.5) * 0.5**64, (~words + 0.5) * 0.5**64  # U and 1 - U
-        tail = np.minimum(below, above) < _TAIL
-        below, above = np.maximum(below, _TAIL), np.maximum(above, _TAIL)
-        noise = np.log(-np.where(below < 0.5, np.log(below), np.log1p(-above)))
+        distance = (np.minimum(words, ~words) + 0.5) * 0.5**64  # from U to 0 or 1, the nearer
+        tail = distance < _TAIL
+        distance = np.maximum(distance, _TAIL)
+        log_uniform = np.where(words < 2**63, np.log(distance), np.log1p(-distance))
+        noise = np.log(-log_uniform)
         for row in np.flatnonzero(tail).tolist():
             noise[row] = self._noise(row)
         score = self.ahead * float(self.slope)

@@ -122,7 +122,12 @@ class _Fresh(SecureRandom):
         _encode_all(elements)  # the same keys are refused as by a keyed source
         return self.stream(purpose, WORDS_PER_BLOCK * len(elements)).reshape(-1, WORDS_PER_BLOCK)
 
-    def stream(self, purpose: str, size: int, block: int = 0) -> UInt64Array:
+    def stream(
+        self,
+        purpose: str,  # noqa: ARG002 - no two calls share bits anyway
+        size: int,
+        block: int = 0,
+    ) -> UInt64Array:
         checks.non_negative_integers(size=size, block=block)
         return _as_words(os.urandom(size * _WORD.itemsize))
 
@@ -179,15 +184,11 @@ def _encode_bytes(part: bytes) -> bytes:
     return b"b" + part
 
 
-def _encode_null(part: None) -> bytes:
-    return b"n"
-
-
 _ENCODERS: dict[type, Callable[..., bytes]] = {
     str: _encode_text,
     int: _encode_int,
     bytes: _encode_bytes,
-    type(None): _encode_null,
+    type(None): lambda _: b"n",
 }
 
 

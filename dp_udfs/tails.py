@@ -89,11 +89,17 @@ def gaussian_threshold(variance: Fraction, probability: Fraction) -> int:
     checks.probability(probability=probability)
 
     def tail(n: int, digits: int) -> Interval:
-        one, half = Interval.of(1, digits), _gaussian_sum(1, variance, digits)
-        return _gaussian_sum(n, variance, digits) / (one + half + half)
+        return _gaussian_sum(n, variance, digits) / _gaussian_total(variance, digits)
 
     quantile = -special.ndtri_exp(-max(_minus_ln(probability), math.log(2)))
     return _smallest(tail, probability, guess=math.sqrt(variance) * float(quantile))
+
+
+@lru_cache(maxsize=64)
+def _gaussian_total(variance: Fraction, digits: int) -> Interval:
+    """Enclose the sum of exp(-z^2 / (2 variance)) over all z."""
+    half = _gaussian_sum(1, variance, digits)
+    return Interval.of(1, digits) + half + half
 
 
 def _gaussian_sum(start: int, variance: Fraction, digits: int) -> Interval:
@@ -126,8 +132,8 @@ def _gaussian_sum(start: int, variance: Fraction, digits: int) -> Interval:
             most = rest * (one - ratio_to_size)
             least = value * (one - ratio_to_size * to_end_to_size) / (one - ratio * to_end)
             total = total + Interval(least.low, most.high, digits)
-        value, step = value * step, step * by_block
-        ratio, ratio_to_size = ratio * by_term, ratio_to_size * by_block
+            ratio_to_size = ratio_to_size * by_block
+        value, step, ratio = value * step, step * by_block, ratio * by_term
 
 
 def _minus_ln(probability: Fraction) -> float:
