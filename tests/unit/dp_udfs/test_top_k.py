@@ -157,6 +157,18 @@ def test_no_candidates_run_the_same_path_and_are_charged(case: Case) -> None:
         assert all(type(count) is int for count in answer.counts)
 
 
+@pytest.mark.parametrize("name", ["unknown_laplace", "unknown_gumbel", "fixed_gaussian"])
+def test_an_element_that_is_not_in_the_data_is_never_shown(name: str) -> None:
+    """However low the threshold: delta 0.9, and noise of about 10."""
+    shown: set[Element] = set()
+    for seed in range(300):
+        rng = keyed(SECRET, seed)
+        shown |= set(
+            CASES[name](["a", "b", "y", "z"], [2, 1, 0, 0], rng, epsilon="0.2", delta=0.9).elements
+        )
+    assert shown == {"a", "b"}
+
+
 @every_mechanism
 @pytest.mark.parametrize("part", range(len(LABEL)))
 def test_any_part_of_the_label_changes_all_the_noise(case: Case, part: int) -> None:
