@@ -8,7 +8,7 @@ claim is bound to the question, the noise is keyed by it, and the answer is stor
 
 import argparse
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import pyarrow as pa
 from dp_udfs import pandas_udfs
 from dp_udfs.budget import NOTHING, Loss
 from dp_udfs.errors import ClaimError
-from jobs.lake import accounts, options, program, questions, releases, reports, tables
+from jobs.lake import accounts, claims, options, program, questions, releases, reports, tables
 from jobs.lake.ledger import Allocation, Budget, Ledger, utc_now
 from jobs.lake.periods import day_in
 from jobs.lake.questions import Question
@@ -118,7 +118,7 @@ def release_counts(
     secret = lake.read_secret()
     ledger = Ledger(lake.tables.ledger, lake.region, clock)
     earlier = ledger.find(run_id) if run_id else None
-    pinned = earlier.details["snapshot"] if earlier else snapshot_id
+    pinned = _first_snapshot(earlier, snapshot_id) if earlier else snapshot_id
     question = questions.pin(lake, dataset, settings, pinned)
     accounts.open_account(ledger, dataset, question.account, analyst, clock())
 
@@ -126,6 +126,7 @@ def release_counts(
     if earlier is None:
         answer = releases.find_owned(lake.tables.releases, question, owned)
         if answer is not None:
+            claims.require_same_numbers(ledger, question.account, answer)
             return _outcome(ledger, question, analyst, answer, None, NOTHING)
         question.require_retained(day_in(dataset.table.time_zone, clock()))
         tables.verify(question.snapshot)
@@ -134,9 +135,11 @@ def release_counts(
     if answer is None:
         _verify_or_expire(ledger, claim, question.snapshot)
         answer = compute(question, secret, spark)
+        claims.require_same_numbers(ledger, question.account, answer)
         with program.progress("store the answer"):
             answer = releases.write(lake.tables.releases, question, answer)
-    charged = _publish(ledger, claim, answer, owned)
+    with program.progress("publish and settle"):
+        charged = claims.publish(ledger, claim, answer)
     return _outcome(ledger, question, analyst, answer, claim.run_id, charged)
 
 
@@ -176,6 +179,17 @@ def compute(question: Question, secret: bytes, spark: "SparkSession | None" = No
         answered = candidates.mapInArrow(answer, pandas_udfs.ANSWER_SCHEMA).toArrow()
     whole = pandas_udfs.complete(answered, mechanism, key, question.cohorts)
     return releases.from_answer(question, whole)
+
+
+def _first_snapshot(earlier: Allocation, snapshot_id: int | None) -> int | None:
+    """Return the snapshot that the first try of a run pinned; None if it was no release."""
+    first: int | None = earlier.details.get("snapshot")
+    if snapshot_id not in (None, first):
+        raise ClaimError(
+            f"run {earlier.run_id} was allocated on snapshot {first}, not {snapshot_id}; "
+            f"take a new run id"
+        )
+    return first
 
 
 def _allocate(
@@ -218,21 +232,6 @@ def _verify_or_expire(ledger: Ledger, claim: Allocation, snapshot: Snapshot) -> 
         if claim.is_open:
             ledger.expire(claim.run_id, f"snapshot {snapshot.snapshot_id} is gone")
         raise ClaimError(f"run {claim.run_id} is closed and charged in full: {error}") from None
-
-
-def _publish(ledger: Ledger, claim: Allocation, answer: Release, owned: Collection[str]) -> Loss:
-    """Publish and settle in one entry; return what the claim is charged."""
-    if claim.settled is not None:
-        return claim.settled
-    loss = NOTHING if answer.label in owned else answer.loss
-    with program.progress(f"settle {loss}"):
-        ledger.settle(
-            claim.run_id,
-            units=loss.units,
-            calls=loss.calls,
-            publish=(answer.label, answer.digest),
-        )
-    return loss
 
 
 def _outcome(

@@ -269,9 +269,16 @@ class Ledger:
         return self._known(run_id)
 
     def find(self, run_id: str) -> Allocation | None:
-        """Look up what a run was granted and what became of it."""
+        """Look up what a run was granted and what became of it; None if it never was."""
+        if self._create and not self._journal.exists():
+            return None  # the first account has yet to make the table
         with self._journal.reading():
             return self._journal.claim(run_id)
+
+    def open_claims(self) -> tuple[Allocation, ...]:
+        """List all claims that are neither settled, expired nor given back, oldest first."""
+        with self._journal.reading() as balances:
+            return tuple(claim for claim in balances.claims.values() if claim.is_open)
 
     def release(self, run_id: str, *, label: str, digest: str) -> None:
         """Publish: from this entry on readers see the rows. Only on a claim that is still open.

@@ -1,0 +1,64 @@
+"""How a claim ends once its answer is stored: the numbers are published, the loss is charged.
+
+The release job and the repair program end claims by this one rule, so it does not matter which of
+them comes first, nor how often.
+"""
+
+from dp_udfs.budget import NOTHING, Loss
+from dp_udfs.errors import ClaimError
+from jobs.lake.ledger import Allocation, Ledger
+from jobs.lake.releases import Release
+
+
+def publish(ledger: Ledger, claim: Allocation, answer: Release) -> Loss:
+    """Publish a stored answer on a claim and settle the claim, in one entry.
+
+    Returns
+    -------
+    Loss
+        What the claim is charged: the answer's loss, or nothing where another run of the same
+        analyst has published this answer already.
+
+    Raises
+    ------
+    ClaimError
+        If the claim was closed without this answer, or the answer was published with other numbers.
+    """
+    require_same_numbers(ledger, claim.dataset, answer)
+    owned = any(
+        published.label == answer.label and published.run_id != claim.run_id
+        for published in ledger.released_labels(claim.analyst, claim.dataset)
+    )
+    loss = NOTHING if owned else answer.loss
+    try:
+        ledger.settle(
+            claim.run_id,
+            units=loss.units,
+            calls=loss.calls,
+            publish=(answer.label, answer.digest),
+        )
+    except ClaimError:  # closed by now; perhaps by another copy of this run
+        closed = ledger.find(claim.run_id)
+        if closed is None or closed.settled is None or closed.label != answer.label:
+            raise
+        return closed.settled
+    return loss
+
+
+def require_same_numbers(ledger: Ledger, dataset: str, answer: Release) -> None:
+    """Refuse an answer whose label was published with other numbers: two answers tell more.
+
+    Raises
+    ------
+    ClaimError
+        If the stored answer was lost or replaced, and the secret or the code has changed since.
+    """
+    for published in ledger.released_labels(dataset=dataset):
+        if published.label != answer.label:
+            continue
+        claim = ledger.find(published.run_id)
+        if claim is None or claim.digest != answer.digest:
+            raise ClaimError(
+                f"release {answer.label[:12]} was published with other numbers by run "
+                f"{published.run_id}; restore the table of releases from a backup"
+            )
