@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,8 +39,14 @@ COMPACT_EVERY = 64  # entries from one compaction to the next
 CHECKPOINT_EVERY = 16  # a commit gets slower by a few percent with each log file since the last
 LOCK_PATIENCE = 5.0  # seconds to queue; then compare-and-append alone decides
 
+LONGEST_COMMIT = 3600.0  # seconds from reading to having written; well within log retention
+
 _PROTECTION = {"delta.appendOnly": "true"}
-_STATISTICS = {"delta.dataSkippingNumIndexedCols": "1"}  # of position alone
+_UPKEEP = {
+    "delta.dataSkippingNumIndexedCols": "1",  # statistics of position alone
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
 _CONSTRAINTS = {
     "amounts_are_not_negative": "units >= 0 AND calls >= 0",
     "entries_are_numbered": "entry_no >= 1 AND position >= 0",
@@ -74,15 +81,18 @@ class EntryLog:
         self._directory = Path(self.location.removeprefix("file://")) if local else None
         self._table: DeltaTable | None = None
         self._loaded_version = -1
+        self._refreshed_at = 0.0
         self._read_version = -1
         self._synced_version = -1
 
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return self._table is not None or _attempt(self, DeltaTable.is_deltatable, self.location)
+
     def prepare(self, *, create: bool) -> None:
         """See that there is a table, and make it if there is none and that is allowed."""
-        if self._table is not None:
-            return
-        if _attempt(self, DeltaTable.is_deltatable, self.location):
-            if not create or self._refreshed().version() >= len(_CONSTRAINTS):
+        if self.exists():
+            if not create or self._current().version() >= len(_CONSTRAINTS):
                 return
         elif not create:
             raise _missing(self.location)
@@ -179,6 +189,9 @@ class EntryLog:
             )
         except (DeltaError, OSError) as error:
             return self._after_failure(entries, error)
+        if time.time() - self._refreshed_at > LONGEST_COMMIT:
+            # asleep for so long that its place in the log may have been cleaned up and free again
+            return self._after_failure(entries, CommitFailedError())
         self._sync(table)
         self._read_version = table.version()
         for segment in rows["segment"].to_pylist():
@@ -203,7 +216,8 @@ class EntryLog:
                     post_commithook_properties=_NO_HOOKS,
                 )
                 self._sync(table)
-                table.cleanup_metadata()
+                if just_begun:
+                    table.cleanup_metadata()
             table.create_checkpoint()
             if self._directory is not None:
                 log = self._directory / "_delta_log"
@@ -225,6 +239,7 @@ class EntryLog:
 
     def _refreshed(self) -> DeltaTable:
         """Load the table, or what is new of it; anew where that is less than many log files."""
+        self._refreshed_at = time.time()
         if self._table is not None:
             _attempt(self, self._table.update_incremental)
             if self._table.version() - self._loaded_version < CHECKPOINT_EVERY:
@@ -246,7 +261,7 @@ class EntryLog:
             partition_by=["segment"],
             name="ledger",
             description="Append-only; every balance is folded from these entries",
-            configuration=_PROTECTION | _STATISTICS,
+            configuration=_PROTECTION | _UPKEEP,
         )
         for name, rule in _CONSTRAINTS.items():
             if f"delta.constraints.{name}" not in table.metadata().configuration:

@@ -47,6 +47,11 @@ class Journal:
         self._earlier_runs: frozenset[str] | None
         self._begin_afresh()
 
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        with self._mutex:
+            return self._log.exists()
+
     def prepare(self, *, create: bool) -> None:
         """See that there is a table, and make it if there is none and that is allowed."""
         with self._mutex:

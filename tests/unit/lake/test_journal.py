@@ -66,13 +66,16 @@ def kinds(ledger: Ledger) -> list[str]:
 def test_a_ledger_that_is_not_there_is_not_made_by_asking(tmp_path: Path) -> None:
     asks: list[Callable[[Ledger], object]] = [
         lambda ledger: ledger.get_budget("research", FILMS),
-        lambda ledger: ledger.find("r1"),
+        lambda ledger: ledger.settle("r1", units=0, calls=0),
         ask,
     ]
     for path in (tmp_path / "missing", tmp_path):
         for action in asks:
             with pytest.raises(SettingsError, match="there is no ledger at"):
                 action(Ledger(path))
+        assert Ledger(path).find("r1") is None
+        with pytest.raises(SettingsError, match="there is no ledger at"):
+            Ledger(path, create=False).find("r1")
     with pytest.raises(SettingsError, match="there is no ledger at"):
         Ledger(tmp_path / "typo", create=False).open_account("research", FILMS, NOVEMBER, 1, 1)
     assert list(tmp_path.iterdir()) == []
@@ -178,6 +181,43 @@ def test_a_commit_that_landed_though_it_was_reported_lost_is_not_repeated(
     assert left(ledger) == (79, 9)
     ledger.settle("r1", units=5, calls=1)
     assert left(ledger) == left(Ledger(ledger.path, clock=lambda: NOON)) == (95, 9)
+
+
+def test_a_commit_that_took_too_long_is_looked_for(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the log was cleaned meanwhile, a sleeper writes a version that nobody reads."""
+    other = Ledger(ledger.path, clock=lambda: NOON)
+
+    def into_the_past(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr(entry_log, "LOCK_PATIENCE", 0.05)
+        ask(other, "theirs", units=90)
+        monkeypatch.setattr(entry_log, "LONGEST_COMMIT", 0.0)
+
+    ledger.get_budget("research", FILMS)
+    monkeypatch.setattr(entry_log, "write_deltalake", into_the_past)
+    with pytest.raises(BudgetExhaustedError, match="left 10 units"):
+        ask(ledger, "mine", units=90)
+    assert ledger.find("mine") is None
+
+
+def test_a_process_that_missed_a_cleanup_of_the_log_reads_on(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_log, "CHECKPOINT_EVERY", 4)
+    idle = Ledger(ledger.path, clock=lambda: NOON)
+    assert left(idle) == (100, 10)
+    for number in range(9):
+        ask(ledger, f"r{number}", units=1)
+    log = Path(ledger.path) / "_delta_log"
+    last = max(path.name[:20] for path in log.glob("*.checkpoint.parquet"))
+    for path in log.glob("0*"):
+        if path.name[:20] < last:
+            path.unlink()
+    assert left(idle) == (91, 1)
+    ask(idle, "r9", units=1)
+    assert left(ledger) == left(idle) == (90, 0)
 
 
 def test_a_queue_whose_holder_stands_still_holds_nobody_up_for_long(
