@@ -84,8 +84,7 @@ def check_java() -> Iterator[Finding]:
 
 def check_spark() -> Iterator[Finding]:
     """Look at PySpark, its jars and its settings."""
-    found = _version("pyspark")
-    folder = runtime.package_folder("pyspark")
+    found, folder = _version("pyspark"), runtime.spark_home()
     if found is None or folder is None:
         yield Finding("Spark", False, "PySpark is not installed", INSTALL)
         return

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from jobs.lake import runtime
 from jobs.lake.settings import LakeSettings, load_lake
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def settings_stay(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Spark Connect server of its own; its address."""
-    spark_home = _spark_home()
+    spark_home = runtime.spark_home()
+    assert spark_home is not None
     port = _free_port()
     log = tmp_path_factory.mktemp("connect") / "server.log"
     warehouse = tmp_path_factory.mktemp("connect-warehouse")
@@ -134,12 +136,6 @@ file = "conf/secret"
 def _our_settings(session: "SparkSession") -> dict[str, str]:
     """The session's settings without those that Delta changes by itself."""
     return {k: v for k, v in session.conf.getAll.items() if not k.startswith(DELTA_OWN)}
-
-
-def _spark_home() -> Path:
-    import pyspark
-
-    return Path(pyspark.__file__).parent
 
 
 def _free_port() -> int:

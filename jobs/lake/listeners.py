@@ -13,7 +13,9 @@ def of_this_process() -> set[str] | None:
     """Return addresses such as "127.0.0.1:4040", None where the system has no Linux-like /proc."""
     if not Path("/proc/net/tcp").is_file():
         return None
-    sockets = {inode for process in _family(os.getpid()) for inode in _sockets(process)}
+    started_by_spark = "PYSPARK_GATEWAY_PORT" in os.environ  # then Spark is our parent
+    root = os.getppid() if started_by_spark else os.getpid()
+    sockets = {inode for process in _family(root) for inode in _sockets(process)}
     return {address for inode, address in _kernel_listeners().items() if inode in sockets}
 
 

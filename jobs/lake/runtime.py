@@ -78,6 +78,12 @@ def package_folder(name: str) -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
 
 
+def spark_home() -> Path | None:
+    """Return the folder of the Spark that will be started: SPARK_HOME, else the PySpark package."""
+    chosen = os.environ.get("SPARK_HOME")
+    return Path(chosen) if chosen else package_folder("pyspark")
+
+
 def find_java() -> Path | None:
     """Return the first Java 17 or 21 of this machine: JAVA_HOME, PATH, usual folders."""
     for java in _candidates():

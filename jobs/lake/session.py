@@ -4,7 +4,6 @@ Notebooks, Databricks jobs, Spark Connect and `spark-submit` bring a session or 
 it is never stopped and never changed for good.
 """
 
-import importlib.util
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dp_udfs.errors import PrivacyError
+from jobs.lake.runtime import package_folder, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,7 +140,7 @@ def shows_values() -> bool:
 @contextmanager
 def _no_query_logs() -> Iterator[None]:
     """Keep PySpark from logging the text of a failed query's error by itself."""
-    if importlib.util.find_spec("pyspark") is None or shows_values():
+    if package_folder("pyspark") is None or shows_values():
         yield
         return
     from pyspark.logger import PySparkLogger
@@ -173,18 +173,17 @@ def _is_local() -> bool:
 
 def _comet_settings() -> dict[str, str]:
     """Return the settings of the Comet accelerator where its jar is there and nobody refused it."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        return {}
-    spark_home = Path(spec.origin).parent
-    profile = spark_home / "conf" / "spark-comet.conf"
+    home = spark_home()
     wanted = sys.platform == "linux" and os.environ.get("DISCREET_COMET", "1") != "0"
-    if not (wanted and profile.is_file() and any((spark_home / "jars").glob("comet-spark-*.jar"))):
+    if home is None or not wanted or not any((home / "jars").glob("comet-spark-*.jar")):
         return {}
-    return read_properties(profile)
+    profile = home / "conf" / "spark-comet.conf"
+    if not profile.is_file():
+        return {}
+    return _read_properties(profile)
 
 
-def read_properties(file: Path) -> dict[str, str]:
+def _read_properties(file: Path) -> dict[str, str]:
     """Read a Spark settings file: a key, white space and a value on each line."""
     settings = {}
     for line in file.read_text(encoding="utf-8").splitlines():

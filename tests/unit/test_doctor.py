@@ -66,7 +66,7 @@ def test_a_machine_without_java_or_spark_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "JAVA_HOME", tmp_path)
-    monkeypatch.setattr(runtime, "package_folder", lambda _: None)
+    monkeypatch.setattr(runtime, "spark_home", lambda: None)
     assert wrong(doctor.check_java())["Java"].fix == "make install"
     assert wrong(doctor.check_spark())["Spark"].found == "PySpark is not installed"
 
@@ -74,7 +74,7 @@ def test_a_machine_without_java_or_spark_is_explained(
 def test_an_altered_jar_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / runtime.DELTA.file_name).write_bytes(b"altered")
-    monkeypatch.setattr(runtime, "package_folder", lambda _: tmp_path)
+    monkeypatch.setattr(runtime, "spark_home", lambda: tmp_path)
     found = wrong(doctor.check_spark())
     assert found["jar delta-spark_4.1_2.13"].found == "missing or altered"
     assert "jar comet-spark-spark4.1_2.13" not in found

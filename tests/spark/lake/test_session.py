@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from jobs.lake import runtime
 from jobs.lake.session import EngineError, errors_without_values, get_session, temporary_settings
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -78,8 +79,22 @@ def test_delta_tables_go_both_ways(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.read.format("delta").load(by_delta_rs).toPandas()["id"].sum() == 3
 
 
-def test_the_warehouse_and_scratch_folders_are_private(spark: SparkSession) -> None:
-    assert "pytest" in spark.conf.get("spark.sql.warehouse.dir")
+def test_shuffle_files_are_private(spark: SparkSession) -> None:
+    assert spark.range(100).groupBy(F.col("id") % 7).count().count() == 7
+    assert any(runtime.SCRATCH.glob("blockmgr-*"))
+    assert runtime.SCRATCH.stat().st_mode & 0o077 == 0
+
+
+def test_the_accelerator_works_where_its_jar_is(spark: SparkSession) -> None:
+    folder = runtime.spark_home()
+    assert folder is not None
+    if not runtime.is_in_place(runtime.COMET, folder / "jars"):
+        pytest.skip("no Comet on this platform")
+    counts = spark.range(100).groupBy((F.col("id") % 7).alias("k")).count()
+    with temporary_settings(spark, {"spark.comet.enabled": "false"}):
+        plain = {tuple(row) for row in counts.collect()}
+    assert {tuple(row) for row in counts.collect()} == plain
+    assert spark.conf.get("spark.plugins") == "org.apache.spark.CometPlugin"
 
 
 def test_spark_connect_works(connect_spark: SparkSession, tmp_path: Path) -> None:

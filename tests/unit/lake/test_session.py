@@ -1,0 +1,66 @@
+"""What the session decides without a Spark to ask."""
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from jobs.lake import session
+from jobs.lake.session import EngineError, errors_without_values
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed PySpark with Comet, on Linux."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-comet.conf").write_text(
+        "# a comment\n\nspark.plugins   org.example.Plugin\nspark.memory.offHeap.size 2g\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "comet-spark-spark4.1_2.13-1.2.0.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("DISCREET_COMET", raising=False)
+    return tmp_path
+
+
+def test_the_accelerator_is_used_where_its_jar_is(spark_home: Path) -> None:
+    assert session._comet_settings() == {
+        "spark.plugins": "org.example.Plugin",
+        "spark.memory.offHeap.size": "2g",
+    }
+    next((spark_home / "jars").iterdir()).unlink()
+    assert session._comet_settings() == {}
+
+
+@pytest.mark.usefixtures("spark_home")
+def test_the_accelerator_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISCREET_COMET", "0")
+    assert session._comet_settings() == {}
+
+
+@pytest.mark.usefixtures("spark_home")
+def test_the_accelerator_is_for_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert session._comet_settings() == {}
+
+
+def test_without_pyspark_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(EngineError, match="make install"):
+        session.get_session("tests")
+
+
+def test_engine_errors_lose_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISCREET_OPERATOR_LOG", raising=False)
+    with pytest.raises(EngineError) as caught, errors_without_values("counting"):
+        raise pa.ArrowInvalid("a secret title")
+    assert "a secret title" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(ZeroDivisionError), errors_without_values("counting"):
+        raise ZeroDivisionError
