@@ -25,7 +25,7 @@ from dp_udfs.errors import (
     SettingsError,
 )
 from jobs.lake.balances import Account, Allocation, Balances
-from jobs.lake.entries import GENESIS, Fact
+from jobs.lake.entries import COLUMNS, GENESIS, Fact
 from jobs.lake.journal import Journal
 from jobs.lake.periods import day_in
 
@@ -423,7 +423,8 @@ class Ledger:
     def entries(self) -> pa.Table:
         """Read all entries in order."""
         with self._journal.reading():
-            return self._journal.query("SELECT * FROM ledger ORDER BY position")
+            rows = self._journal.query("SELECT * FROM ledger ORDER BY position")
+            return rows.select(COLUMNS.names).cast(COLUMNS)
 
     def head(self) -> str:
         """Return the hash of this region's last entry, on which all before it depend."""

@@ -191,6 +191,22 @@ def test_what_cannot_follow_is_refused() -> None:
             folded([*chain.entries, attempt.add(fact)])
 
 
+def test_what_is_published_is_not_given_back() -> None:
+    chain, balances = a_claim()
+    claim = balances.claims["r1"]
+    chain.add(claim.fact("release", label="label", digest="digest"))
+    chain.add(claim.fact("give_back", units=21, calls=1))
+    with pytest.raises(LedgerConflictError, match="cannot follow on a claim that is released"):
+        folded(chain.entries)
+
+
+def test_an_entry_dated_before_the_one_before_it_is_refused() -> None:
+    entries = opened().entries
+    entries[-1] = replace(entries[-1], recorded_at=START)
+    with pytest.raises(LedgerConflictError, match="is dated before"):
+        folded(entries)
+
+
 def replace_fact(fact: Fact, **changes: Any) -> Fact:
     said = {name: getattr(fact, name) for name in Fact.__dataclass_fields__}
     return Fact(**said | changes)

@@ -131,17 +131,20 @@ def test_the_table_itself_refuses_deletion_and_negative_amounts(ledger: Ledger) 
         write_deltalake(table, negative, mode="append")
 
 
-def test_a_changed_entry_is_noticed_by_the_next_process(ledger: Ledger) -> None:
+def test_a_changed_or_missing_entry_is_noticed_by_the_next_process(ledger: Ledger) -> None:
     ask(ledger)
+    ask(ledger, "r2")
     rows = ledger.entries()
     at = rows.schema.get_field_index("units")
-    generous = rows.set_column(at, rows.schema.field(at), [[1000, 21]])
-    table = DeltaTable(ledger.path)
-    table.alter.set_table_properties({"delta.appendOnly": "false"})
-    write_deltalake(table, generous, mode="overwrite")
-    table.alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(LedgerConflictError, match="the chain is broken"):
-        ask(Ledger(ledger.path), "r2")
+    generous = rows.set_column(at, rows.schema.field(at), [[1000, 21, 21]])
+    without_r1 = rows.take([0, 2])
+    for forged, complaint in ((generous, "the chain is broken"), (without_r1, "lacks entries")):
+        table = DeltaTable(ledger.path)
+        table.alter.set_table_properties({"delta.appendOnly": "false"})
+        write_deltalake(table, forged, mode="overwrite")
+        table.alter.set_table_properties({"delta.appendOnly": "true"})
+        with pytest.raises(LedgerConflictError, match=complaint):
+            ask(Ledger(ledger.path), "r3")
 
 
 # Compare-and-append
@@ -165,14 +168,13 @@ def test_without_a_queue_two_writers_still_decide_one_after_the_other(
     assert Counter(kinds(ledger)) == {"open_account": 1, "allocate": 1, "refuse": 1}
 
 
+@pytest.mark.parametrize("error", [CommitFailedError("a conflict"), OSError("connection lost")])
 def test_a_commit_that_landed_though_it_was_reported_lost_is_not_repeated(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    write = write_deltalake
-
     def lost_in_the_post(*args: Any, **options: Any) -> None:
-        write(*args, **options)
-        raise CommitFailedError("the connection broke")
+        write_deltalake(*args, **options)
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(entry_log, "write_deltalake", lost_in_the_post)
