@@ -162,7 +162,8 @@ def gumbel_order(
     Raises
     ------
     InvalidParameterError
-        If lengths differ, counts range over 2**63 or more, or a log term is not positive.
+        If lengths differ, elements repeat, counts range over 2**63 or more, or a log term is not
+        positive.
 
     Notes
     -----
@@ -175,6 +176,8 @@ def gumbel_order(
     Race: with independent uniform U, the order of ascending ln(-ln U) - score.
     """
     draws = Draws(rng, purpose, elements)
+    if not isinstance(elements, int) and len(set(elements)) < draws.size:
+        raise InvalidParameterError("elements must differ: equal keys would tie for ever")
     race = _Race(np.asarray(linear, dtype=np.int64), slope, log_terms, draws)
     return race.order(draws.size if limit is None else limit)
 

@@ -261,6 +261,13 @@ def test_gumbel_order_of_huge_counts_differs_by_their_differences_only() -> None
     assert negative.tolist() == orders[0]
 
 
+def test_huge_counts_far_apart_need_no_rigorous_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(noise._Race, "_exact_time")
+    counts = [2**62 - 1000 * i for i in range(500)]
+    order = noise.gumbel_order(counts, Fraction(3, 20), None, rng.keyed(SECRET), "p", range(500))
+    assert order.tolist() == list(range(500))
+
+
 @given(st.integers(0, 2**32), st.integers(0, 12))
 def test_the_first_few_are_the_beginning_of_the_whole_order(seed: int, limit: int) -> None:
     source = rng.keyed(SECRET, seed)
@@ -377,6 +384,8 @@ def test_gumbel_order_refuses_what_it_cannot_order() -> None:
         noise.gumbel_order([1, 2], one, [], source, "p", ["a", "b"])
     with pytest.raises(InvalidParameterError, match="positive"):
         noise.gumbel_order([1, 2], one, [one, 0 * one], source, "p", ["a", "b"])
+    with pytest.raises(InvalidParameterError, match="differ"):
+        noise.gumbel_order([1, 1], one, None, source, "p", [None, None])
     with pytest.raises(InvalidParameterError, match="ranges"):
         noise.gumbel_order([-(2**62), 2**62], one, None, source, "p", ["a", "b"])
     with pytest.raises(InvalidParameterError, match="elements"):
