@@ -144,7 +144,7 @@ def known_gumbel(
     epsilon = checks.exact_epsilon(epsilon)
     names, true = candidates.in_total_order(elements, counts)
     rng = _keyed(rng, "known_gumbel", epsilon, k=k, linf=linf, with_counts=with_counts)
-    chosen = noise.gumbel_order(true, epsilon / linf, None, rng, "selection", names, limit=k)[:k]
+    chosen = noise.gumbel_order(true, epsilon / linf, None, rng, "selection", names, limit=k)
     shown, noisy = _fresh_counts(names, true, chosen, linf, epsilon, with_counts, rng)
     return TopK(shown, noisy, stopped=False, units=len(shown) * (2 if with_counts else 1))
 
@@ -192,13 +192,15 @@ def unknown_laplace(
     checks.positive_integers(l0=l0, linf=linf, max_candidates=max_candidates)
     epsilon, delta = checks.exact_epsilon(epsilon), checks.exact_delta(delta)
     names, true = candidates.positive_top(elements, counts, max_candidates)
-    parameters = {
-        "l0": l0,
-        "linf": linf,
-        "max_candidates": max_candidates,
-        "delta": delta,
-    }
-    rng = _keyed(rng, "unknown_laplace", epsilon, **parameters)
+    rng = _keyed(
+        rng,
+        "unknown_laplace",
+        epsilon,
+        l0=l0,
+        linf=linf,
+        max_candidates=max_candidates,
+        delta=delta,
+    )
     scale = 2 * linf / epsilon
     offset = thresholds.unknown_laplace_offset(l0, linf, max_candidates, epsilon, delta)
     threshold = candidates.count_at(true, max_candidates) + offset
@@ -268,30 +270,31 @@ def unknown_gumbel(
         raise InvalidParameterError(f"k = {k} is above max_candidates = {max_candidates}")
     epsilon, delta = checks.exact_epsilon(epsilon), checks.exact_delta(delta)
     names, true = candidates.positive_top(elements, counts, max_candidates)
-    parameters = {
-        "k": k,
-        "l0": l0,
-        "linf": linf,
-        "max_candidates": max_candidates,
-        "delta": delta,
-    }
-    options = {"optimise_threshold": optimise_threshold, "with_counts": with_counts}
-    rng = _keyed(rng, "unknown_gumbel", epsilon, **parameters, **options)
-
+    rng = _keyed(
+        rng,
+        "unknown_gumbel",
+        epsilon,
+        k=k,
+        l0=l0,
+        linf=linf,
+        max_candidates=max_candidates,
+        delta=delta,
+        optimise_threshold=optimise_threshold,
+        with_counts=with_counts,
+    )
     slope = epsilon / linf
     considered = max_candidates
     if optimise_threshold:
         considered = _optimal_candidates(true, k, l0, max_candidates, slope, rng)
     displaced = thresholds.most_displaced(considered, l0)
-    names, below = names[:considered], candidates.count_at(true, considered)
-    true = true[:considered]
+    below = candidates.count_at(true, considered)
+    names, true = names[:considered], true[:considered]
 
     # The stop symbol has weight exp(epsilon (below + linf) / linf) * displaced / delta.
     scores = np.append(true, below + linf)
     log_terms = [Fraction(1)] * len(names) + [displaced / delta]
-    order = noise.gumbel_order(
-        scores, slope, log_terms, rng, "selection", [*names, _STOP], limit=k
-    )[:k]
+    rivals = [*names, _STOP]
+    order = noise.gumbel_order(scores, slope, log_terms, rng, "selection", rivals, limit=k)
     ends = np.flatnonzero(order == len(names))
     stopped = len(ends) > 0
     chosen = order[: ends[0]] if stopped else order
