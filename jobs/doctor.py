@@ -7,6 +7,7 @@ Changes nothing but a temporary folder. Exits with 0 if all is well and with 1 o
 
 import argparse
 import os
+import shlex
 import shutil
 import stat
 import sys
@@ -124,7 +125,9 @@ def check_lake(conf: Path) -> Iterator[Finding]:
     if lake.secret.file is not None and lake.secret_path.is_file():
         mode = stat.S_IMODE(lake.secret_path.stat().st_mode)
         private = not mode & (stat.S_IRWXG | stat.S_IRWXO)
-        yield Finding("secret's mode", private, f"{mode:o}", f"chmod 600 {lake.secret_path}")
+        yield Finding(
+            "secret's mode", private, f"{mode:o}", f"chmod 600 {_quoted(lake.secret_path)}"
+        )
 
     for name, location in lake.tables.model_dump().items():
         yield _check_folder(f"{name} table", location)
@@ -167,7 +170,9 @@ def _check_scratch() -> Iterator[Finding]:
         yield Finding("scratch folder", False, f"{folder} is missing", INSTALL)
         return
     mode = stat.S_IMODE(folder.stat().st_mode)
-    yield Finding("scratch folder", not mode & 0o077, f"mode {mode:o}", f"chmod 700 {folder}")
+    yield Finding(
+        "scratch folder", not mode & 0o077, f"mode {mode:o}", f"chmod 700 {_quoted(folder)}"
+    )
     free = shutil.disk_usage(folder).free
     yield Finding(
         "scratch space",
@@ -185,14 +190,20 @@ def _check_folder(name: str, location: str) -> Finding:
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     found = location if writable else f"{existing} cannot be written"
-    return Finding(name, writable, found, f"chown {os.getuid()} {existing}")
+    return Finding(name, writable, found, f"chown {os.getuid()} {_quoted(existing)}")
 
 
 def _make_secret(file: str | None, path: Path) -> str:
     """Return the command that makes a secret."""
     if file is None:
         return "export it from a secret store; `openssl rand -hex 32` makes one"
-    return f"(umask 077 && mkdir -p {path.parent} && openssl rand -hex 32 > {path})"
+    folder, secret = _quoted(path.parent), _quoted(path)
+    return f"(umask 077 && mkdir -p {folder} && openssl rand -hex 32 > {secret})"
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as a shell reads it."""
+    return shlex.quote(str(path))
 
 
 def _version(package: str) -> str | None:

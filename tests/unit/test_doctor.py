@@ -15,6 +15,14 @@ from jobs.lake import runtime
 from jobs.lake.settings import LakeSettings
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder whose name the shell would split."""
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    return folder
+
+
 def wrong(findings: Iterable[Finding]) -> dict[str, Finding]:
     return {finding.check: finding for finding in findings if not finding.ok}
 

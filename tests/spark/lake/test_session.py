@@ -85,6 +85,13 @@ def test_shuffle_files_are_private(spark: SparkSession) -> None:
     assert runtime.SCRATCH.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("name", ["salt", "noise.seed", "secret", "key"])
+def test_seeds_and_salts_are_redacted(spark: SparkSession, name: str) -> None:
+    with temporary_settings(spark, {f"spark.discreet.{name}": "abc"}):
+        shown = {row.key: row.value for row in spark.sql("SET").collect()}
+    assert "redacted" in shown[f"spark.discreet.{name}"]
+
+
 def test_the_accelerator_works_where_its_jar_is(spark: SparkSession) -> None:
     folder = runtime.spark_home()
     assert folder is not None
