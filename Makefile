@@ -19,8 +19,9 @@ install: $(PACKAGES) ## environment, Java, jars: everything the other commands n
 	@$(BIN)/python -m jobs.install_runtime
 
 $(PACKAGES): requirements.lock pyproject.toml
-	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 to 3.13 found; name one: make PYTHON=..." >&2; exit 1; }
-	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
+	@"$(PYTHON)" -c '$(SUPPORTED)' 2>/dev/null || { \
+		echo "error: Python 3.11 to 3.13 is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(BIN)/pip || "$(PYTHON)" -m venv --clear $(VENV) || { rm -rf $(VENV); \
 		echo "error: $(PYTHON) cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/pip install --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -q -e .
