@@ -6,6 +6,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	if $$python -c '$(SUPPORTED)' 2>/dev/null; then echo $$python; break; fi; done)
 PACKAGES := $(VENV)/packages-installed
+PROJECT := $(VENV)/project-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -15,15 +16,18 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
-install: $(PACKAGES) ## environment, Java, jars: everything the other commands need
+install: $(PROJECT) ## environment, Java, jars: everything the other commands need
 	@$(BIN)/python -m jobs.install_runtime
 
-$(PACKAGES): requirements.lock pyproject.toml
+$(PACKAGES): requirements.lock
 	@"$(PYTHON)" -c '$(SUPPORTED)' 2>/dev/null || { \
 		echo "error: Python 3.11 to 3.13 is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(BIN)/pip || "$(PYTHON)" -m venv --clear $(VENV) || { rm -rf $(VENV); \
 		echo "error: $(PYTHON) cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/pip install --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	@touch $@
+
+$(PROJECT): $(PACKAGES) pyproject.toml
 	$(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -q -e .
 	@touch $@
 
