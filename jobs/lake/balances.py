@@ -54,6 +54,11 @@ class Allocation:
     digest: str | None = None
 
     @property
+    def account_key(self) -> tuple[str, str, date]:
+        """Which account bears it."""
+        return self.analyst, self.dataset, self.period_start
+
+    @property
     def is_open(self) -> bool:
         """Whether the claim can still be published or settled."""
         return self.state in _OPEN
@@ -100,6 +105,21 @@ class Account:
     zone: str
     opened_with: Loss
     filter: PrivacyFilter
+
+    @classmethod
+    def opened(
+        cls, analyst: str, dataset: str, start: date, end: date | None, zone: str, allowance: Loss
+    ) -> "Account":
+        """Make an account from which nothing has been taken."""
+        return cls(analyst, dataset, start, end, zone, allowance, PrivacyFilter(allowance))
+
+    def __str__(self) -> str:
+        return f"the account of {self.analyst} on {self.dataset} from {self.period_start} on"
+
+    @property
+    def key(self) -> tuple[str, str, date]:
+        """Who, on what, when."""
+        return self.analyst, self.dataset, self.period_start
 
     def covers(self, day: date) -> bool:
         """Whether a day lies in the period."""
@@ -149,11 +169,9 @@ class Balances:
         LedgerConflictError
             If the entry breaks the chain, or says what cannot follow from the ones before it.
         """
-        first = not self.heads
         self._link(entry)
         if entry.kind == "carry":
-            if first:
-                self._restore(entry)
+            pass  # says again what the entries before it say
         elif entry.kind in ("open_account", "override"):
             self._open(entry)
         elif entry.kind == "refuse":
@@ -176,32 +194,15 @@ class Balances:
         return tuple(
             claim
             for claim in self.claims.values()
-            if claim.is_open and _account_key(claim) == _account_key(account)
+            if claim.is_open and claim.account_key == account.key
         )
-
-    def carry(self, now: datetime) -> str:
-        """Write down all that later entries can depend on: live accounts and open claims."""
-        claims = [claim for claim in self.claims.values() if claim.is_open]
-        needed = {_account_key(claim) for claim in claims}
-        accounts = [
-            account
-            for of_analyst in self.accounts.values()
-            for account in of_analyst.values()
-            if _account_key(account) in needed or not _is_over(account, now)
-        ]
-        said = {
-            "heads": {region: _head_to_json(head) for region, head in self.heads.items()},
-            "accounts": [_account_to_json(account) for account in accounts],
-            "claims": [_claim_to_json(claim) for claim in claims],
-        }
-        return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
     def _link(self, entry: Entry) -> None:
         if entry.schema_version > SCHEMA_VERSION:
             raise _broken(entry, "was written by a newer version of this program; update it")
         head = self.heads.get(entry.region)
         if head is None:
-            follows = entry.kind == "carry" or (entry.entry_no, entry.previous_hash) == (1, GENESIS)
+            follows = (entry.entry_no, entry.previous_hash) == (1, GENESIS)
         else:
             follows = (entry.entry_no, entry.previous_hash) == (head.entry_no + 1, head.hash)
         if not follows:
@@ -221,9 +222,7 @@ class Balances:
             of_analyst[start] = replace(known, filter=replace(known.filter, capacity=_loss(entry)))
             return
         zone = json.loads(entry.details or "{}").get("zone", "UTC")
-        of_analyst[start] = Account(
-            *key, start, entry.period_end, zone, _loss(entry), PrivacyFilter(_loss(entry))
-        )
+        of_analyst[start] = Account.opened(*key, start, entry.period_end, zone, _loss(entry))
 
     def _move_claim(self, entry: Entry) -> None:
         run_id = _said(entry.run_id)
@@ -237,16 +236,6 @@ class Balances:
         used = account.filter.used + after.charge - charged
         accounts[after.period_start] = replace(account, filter=replace(account.filter, used=used))
         self.claims[run_id] = after
-
-    def _restore(self, entry: Entry) -> None:
-        said = json.loads(_said(entry.details))
-        heads = {region: _head_from_json(values) for region, values in said["heads"].items()}
-        self.heads = heads | self.heads
-        for values in said["accounts"]:
-            account = _account_from_json(values)
-            of_analyst = self.accounts.setdefault((account.analyst, account.dataset), {})
-            of_analyst[account.period_start] = account
-        self.claims = {values["run_id"]: _claim_from_json(values) for values in said["claims"]}
 
 
 def fold_claim(entries: Iterable[Entry]) -> Allocation | None:
@@ -304,64 +293,3 @@ def _said(value: T | None) -> T:
 
 def _loss(entry: Entry) -> Loss:
     return Loss(entry.units, entry.calls)
-
-
-def _is_over(account: Account, now: datetime) -> bool:
-    return account.period_end is not None and account.period_end <= day_in(account.zone, now)
-
-
-def _account_key(of: Account | Allocation) -> tuple[str, str, date]:
-    return of.analyst, of.dataset, of.period_start
-
-
-def _head_to_json(head: Head) -> tuple[int, str, str]:
-    return head.entry_no, head.hash, head.recorded_at.isoformat()
-
-
-def _head_from_json(values: tuple[int, str, str]) -> Head:
-    return Head(values[0], values[1], datetime.fromisoformat(values[2]))
-
-
-def _account_to_json(account: Account) -> dict[str, Any]:
-    return {
-        "analyst": account.analyst,
-        "dataset": account.dataset,
-        "period_start": account.period_start.isoformat(),
-        "period_end": account.period_end and account.period_end.isoformat(),
-        "zone": account.zone,
-        "opened_with": _loss_to_json(account.opened_with),
-        "capacity": _loss_to_json(account.filter.capacity),
-        "used": _loss_to_json(account.filter.used),
-    }
-
-
-def _account_from_json(values: Mapping[str, Any]) -> Account:
-    end = values["period_end"]
-    return Account(
-        values["analyst"],
-        values["dataset"],
-        date.fromisoformat(values["period_start"]),
-        end and date.fromisoformat(end),
-        values["zone"],
-        Loss(*values["opened_with"]),
-        PrivacyFilter(Loss(*values["capacity"]), Loss(*values["used"])),
-    )
-
-
-def _claim_to_json(claim: Allocation) -> dict[str, Any]:
-    return vars(claim) | {
-        "period_start": claim.period_start.isoformat(),
-        "recorded_at": claim.recorded_at.isoformat(),
-    }
-
-
-def _claim_from_json(values: Mapping[str, Any]) -> Allocation:
-    typed = {
-        "period_start": date.fromisoformat(values["period_start"]),
-        "recorded_at": datetime.fromisoformat(values["recorded_at"]),
-    }
-    return Allocation(**{**values, **typed})
-
-
-def _loss_to_json(loss: Loss) -> tuple[int, int]:
-    return loss.units, loss.calls

@@ -6,13 +6,11 @@ lock keeps waiting writers in line and off each other's feet; safety never rests
 an object store needs neither lock nor fsync.
 """
 
-import fcntl
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from dp_udfs.errors import LedgerConflictError, SettingsError
 from jobs.lake.commits import fsync, make_durable
 from jobs.lake.entries import COLUMNS, Entry, from_table
+from jobs.lake.queues import in_line
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,7 +37,6 @@ SEGMENT = 1024  # entries from one carry to the next: what a new process has to 
 COMPACT_EVERY = 64  # entries from one compaction to the next
 CHECKPOINT_EVERY = 16  # a commit gets slower by a few percent with each log file since the last
 LOCK_PATIENCE = 5.0  # seconds to queue; then compare-and-append alone decides
-
 LONGEST_COMMIT = 3600.0  # seconds from reading to having written; well within log retention
 
 _PROTECTION = {"delta.appendOnly": "true"}
@@ -115,19 +113,17 @@ class EntryLog:
         if self._directory is None:
             yield
             return
-        path = self._directory / "_queue.lock"
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:
-            raise _missing(self.location) from None
-        except OSError as error:
-            raise _unusable(self.location, error) from None
-        try:
-            if not _lock_within(lock, LOCK_PATIENCE):
+        with ExitStack() as stack:
+            try:
+                queue = in_line(self._directory / "_queue.lock", LOCK_PATIENCE)
+                held = stack.enter_context(queue)
+            except FileNotFoundError:
+                raise _missing(self.location) from None
+            except OSError as error:
+                raise _unusable(self.location, error) from None
+            if not held:
                 logger.warning("the queue for the ledger stands still; going on without it")
             yield
-        finally:
-            os.close(lock)
 
     def read_new(self) -> list[Entry]:
         """Read what was appended since the last call; a first call begins at the last carry.
@@ -313,18 +309,6 @@ class EntryLog:
         first = self._synced_version + 1 if self._synced_version >= 0 else max(version - 1, 0)
         make_durable(self.location, first, version)
         self._synced_version = version
-
-
-def _lock_within(handle: int, seconds: float) -> bool:
-    """Take an exclusive lock; the system queues who waits. Closing the handle gives it back."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        waiter = threading.Thread(target=fcntl.flock, args=(handle, fcntl.LOCK_EX), daemon=True)
-        waiter.start()
-        waiter.join(seconds)
-        return not waiter.is_alive()
-    return True
 
 
 def _attempt(log: EntryLog, action: Callable[..., T], *args: Any, **options: Any) -> T:

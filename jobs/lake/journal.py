@@ -18,6 +18,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from dp_udfs.errors import InvalidParameterError, LedgerConflictError
+from jobs.lake import carries
 from jobs.lake.balances import Allocation, Balances, fold_claim
 from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, from_table
 from jobs.lake.entry_log import EntryLog
@@ -44,6 +45,7 @@ class Journal:
         self.region = region
         self._clock = clock
         self._mutex = threading.RLock()
+        self._balances: Balances
         self._earlier_runs: frozenset[str] | None
         self._begin_afresh()
 
@@ -139,7 +141,10 @@ class Journal:
     def _refresh(self) -> Balances:
         """Fold what was appended since the last look."""
         with self._afresh_on_failure():
-            for entry in self._log.read_new():
+            new = self._log.read_new()
+            if new and new[0].kind == "carry" and not self._balances.heads:
+                self._balances = carries.read(new[0].details or "")
+            for entry in new:
                 self._balances.apply(entry)
         return self._balances
 
@@ -158,7 +163,7 @@ class Journal:
         number, previous = (head.entry_no, head.hash) if head else (0, GENESIS)
         entries: list[Entry] = []
         if self._log.segment_is_full:
-            facts = [Fact(kind="carry", details=self._balances.carry(now)), *facts]
+            facts = [Fact(kind="carry", details=carries.write(self._balances, now)), *facts]
         for fact in facts:
             entry = Entry(
                 **vars(fact),

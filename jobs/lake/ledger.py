@@ -6,12 +6,11 @@ spend the same budget, and a process that dies has either written its entries or
 operation is idempotent by run id: the caller may repeat it whenever it does not know.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
@@ -22,12 +21,12 @@ from dp_udfs.errors import (
     BudgetExhaustedError,
     ClaimError,
     InvalidParameterError,
-    SettingsError,
 )
-from jobs.lake.balances import Account, Allocation, Balances
+from jobs.lake import decisions
+from jobs.lake.balances import Allocation, Balances
+from jobs.lake.decisions import Demand, Opening
 from jobs.lake.entries import COLUMNS, GENESIS, Fact
 from jobs.lake.journal import Journal
-from jobs.lake.periods import day_in
 
 __all__ = ["Allocation", "Budget", "Ledger", "Published", "utc_now"]
 
@@ -150,42 +149,20 @@ class Ledger:
             If the period overlaps another one, is over, or the allowance differs without a reason.
         """
         checks.identifiers(analyst=analyst, dataset=dataset)
-        allowance = Loss(units, calls)
         _check_zone(zone)
         if period_end is not None and period_end <= period_start:
             raise InvalidParameterError(f"the period {period_start} ends on {period_end}")
+        asked = Opening(
+            analyst=analyst,
+            dataset=dataset,
+            start=period_start,
+            end=period_end,
+            zone=zone,
+            allowance=Loss(units, calls),
+            reason=reason,
+        )
         self._journal.prepare(create=self._create)
-
-        def decide(balances: Balances, now: datetime) -> list[Fact]:
-            accounts = balances.accounts.get((analyst, dataset), {})
-            known = accounts.get(period_start)
-            if known is None:
-                _check_new_period(accounts, period_start, period_end, zone, now)
-                return [
-                    Fact(
-                        kind="open_account",
-                        analyst=analyst,
-                        dataset=dataset,
-                        period_start=period_start,
-                        period_end=period_end,
-                        units=units,
-                        calls=calls,
-                        details=_canonical({"zone": zone}),
-                        reason=reason or None,
-                    )
-                ]
-            if allowance == known.filter.capacity:
-                return []
-            if reason:
-                return [known.fact("override", units=units, calls=calls, reason=reason)]
-            if allowance == known.opened_with:
-                return []
-            raise SettingsError(
-                f"{_named(known)} was opened with {known.opened_with}, not {allowance}; "
-                f"give a reason to change it"
-            )
-
-        self._journal.append(decide)
+        self._journal.append(lambda balances, now: decisions.open_account(balances, now, asked))
 
     def allocate(
         self,
@@ -235,33 +212,23 @@ class Ledger:
         checks.identifiers(run_id=run_id, analyst=analyst, dataset=dataset)
         if blocks:
             raise InvalidParameterError("blocks = ... : this ledger keeps no privacy blocks yet")
-        demand = Loss(units, calls)
-        question = _canonical(details or {})
+        asked = Demand(
+            run_id=run_id,
+            analyst=analyst,
+            dataset=dataset,
+            loss=Loss(units, calls),
+            fingerprint=fingerprint,
+            period_start=period_start,
+            details=details or {},
+        )
         refusal: BudgetExhaustedError | None = None
 
         def decide(balances: Balances, now: datetime) -> list[Fact]:
             nonlocal refusal
-            refusal = None
-            known = self._journal.claim(run_id)
-            if known:
-                _check_binding(known, analyst, dataset, demand, fingerprint)
-                if known.state != "given_back":
-                    return []
-            account = _running_account(balances, analyst, dataset, now, period_start)
-            said = {
-                "units": units,
-                "calls": calls,
-                "run_id": run_id,
-                "fingerprint": fingerprint,
-                "details": question,
-            }
-            try:
-                account.filter.admit(demand)
-            except BudgetExhaustedError as refused:
-                refusal = _explained(refused, account, (details or {}).get("dataset_name"))
-                repeated = (run_id, fingerprint, demand) in balances.refused
-                return [] if repeated else [account.fact("refuse", reason=str(refusal), **said)]
-            return [account.fact("allocate", claim_id=self._journal.new_id(), **said)]
+            claim = self._journal.claim(run_id)
+            claim_id = self._journal.new_id()
+            facts, refusal = decisions.allocate(balances, now, claim, asked, claim_id)
+            return facts
 
         self._journal.append(decide)
         if refusal:
@@ -298,14 +265,7 @@ class Ledger:
             If the claim is unknown, not open any more, or published with other rows.
         """
         checks.identifiers(label=label, digest=digest)
-
-        def decide(_: Balances, __: datetime) -> list[Fact]:
-            claim = self._known(run_id)
-            return (
-                [] if _is_published(claim, label, digest) else [_publication(claim, label, digest)]
-            )
-
-        self._journal.append(decide)
+        self._on_claim(run_id, lambda claim: decisions.release(claim, label, digest))
 
     def settle(
         self, run_id: str, *, units: int, calls: int, publish: tuple[str, str] | None = None
@@ -331,23 +291,7 @@ class Ledger:
         loss = Loss(units, calls)
         if publish:
             checks.identifiers(label=publish[0], digest=publish[1])
-
-        def decide(_: Balances, __: datetime) -> list[Fact]:
-            claim = self._known(run_id)
-            if not claim.reserve.covers(loss):
-                raise InvalidParameterError(
-                    f"run {run_id}: {loss} is more than its reserve of {claim.reserve}"
-                )
-            published = publish is None or _is_published(claim, *publish)
-            if claim.state == "settled" and claim.settled == loss and published:
-                return []
-            claim.require_open()
-            settlement = claim.fact("settle", units=units, calls=calls)
-            if publish and not published:
-                return [_publication(claim, *publish), settlement]
-            return [settlement]
-
-        self._journal.append(decide)
+        self._on_claim(run_id, lambda claim: decisions.settle(claim, loss, publish))
 
     def give_back(self, run_id: str, reason: str) -> None:
         """Return the whole reserve of a run that provably read nothing and drew no noise.
@@ -357,7 +301,7 @@ class Ledger:
         ClaimError
             If the claim is unknown, published or closed.
         """
-        self._close(run_id, "give_back", reason)
+        self._on_claim(run_id, lambda claim: decisions.close(claim, "give_back", reason))
 
     def expire(self, run_id: str, reason: str) -> None:
         """Charge the whole reserve of a run that may have read and will not be heard of again.
@@ -367,7 +311,7 @@ class Ledger:
         ClaimError
             If the claim is unknown or closed otherwise.
         """
-        self._close(run_id, "expire", reason)
+        self._on_claim(run_id, lambda claim: decisions.close(claim, "expire", reason))
 
     def get_budget(self, analyst: str, dataset: str, at: date | None = None) -> Budget:
         """Say what an account owns and what is left.
@@ -391,7 +335,7 @@ class Ledger:
                 balances = self._journal.all_balances()  # noqa: PLW2901
                 account = balances.account_on(analyst, dataset, moment)
             if account is None:
-                raise _no_account(balances, analyst, dataset, at)
+                raise decisions.no_account(balances, analyst, dataset, at)
             left = account.filter.left
             return Budget(
                 analyst,
@@ -438,21 +382,8 @@ class Ledger:
             raise ClaimError(f"run {run_id} has no claim; allocate first")
         return claim
 
-    def _close(self, run_id: str, kind: Literal["expire", "give_back"], reason: str) -> None:
-        state = "expired" if kind == "expire" else "given_back"
-        if not reason:
-            raise InvalidParameterError(f"run {run_id}: say why its claim is closed")
-
-        def decide(_: Balances, __: datetime) -> list[Fact]:
-            claim = self._known(run_id)
-            if claim.state == state:
-                return []
-            claim.require_open()
-            if kind == "give_back" and claim.state == "released":
-                raise ClaimError(f"run {run_id} has published and cannot give its claim back")
-            return [claim.fact(kind, units=claim.units, calls=claim.calls, reason=reason)]
-
-        self._journal.append(decide)
+    def _on_claim(self, run_id: str, decide: Callable[[Allocation], list[Fact]]) -> None:
+        self._journal.append(lambda _, __: decide(self._known(run_id)))
 
 
 def _check_zone(zone: str) -> None:
@@ -460,103 +391,3 @@ def _check_zone(zone: str) -> None:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidParameterError(f"zone = {zone!r} is not a time zone, as UTC is") from None
-
-
-def _check_new_period(
-    accounts: Mapping[date, Account], start: date, end: date | None, zone: str, now: datetime
-) -> None:
-    """Refuse a second allowance for days that have one, and a first one for days gone by."""
-    for account in accounts.values():
-        if account.overlaps(start, end):
-            raise SettingsError(
-                f"the period {start} to {end} overlaps that of {_named(account)}, which ends on "
-                f"{account.period_end}; change the length of periods from there"
-            )
-    if end is not None and end <= day_in(zone, now):
-        raise SettingsError(f"the period {start} to {end} is over; no account is opened for it")
-
-
-def _check_binding(
-    claim: Allocation, analyst: str, dataset: str, demand: Loss, fingerprint: str
-) -> None:
-    """Refuse a run id that stands for another question."""
-    bound = {
-        "analyst": (claim.analyst, analyst),
-        "dataset": (claim.dataset, dataset),
-        "price": (claim.reserve, demand),
-        "fingerprint": (claim.fingerprint, fingerprint),
-    }
-    for name, (first, now) in bound.items():
-        if first != now:
-            raise ClaimError(
-                f"run {claim.run_id} was allocated for another question: {name} {first}, "
-                f"now {now}; take a new run id"
-            )
-
-
-def _running_account(
-    balances: Balances, analyst: str, dataset: str, now: datetime, period_start: date | None
-) -> Account:
-    account = balances.account_on(analyst, dataset, now)
-    if account is None:
-        raise _no_account(balances, analyst, dataset, None)
-    if period_start not in (None, account.period_start):
-        raise SettingsError(
-            f"the period that begins on {period_start} is not running; {_named(account)} is"
-        )
-    return account
-
-
-def _no_account(balances: Balances, analyst: str, dataset: str, at: date | None) -> SettingsError:
-    when = f"for {at}" if at else "for today"
-    periods = ", ".join(str(start) for start in balances.accounts.get((analyst, dataset), {}))
-    known = f"its periods begin on {periods}" if periods else "the name is unknown there"
-    return SettingsError(
-        f"analyst {analyst} has no account on dataset {dataset} {when}: {known}; "
-        f"open one for the period first"
-    )
-
-
-def _explained(
-    refused: BudgetExhaustedError, account: Account, dataset_name: str | None
-) -> BudgetExhaustedError:
-    """Say whom a refusal is about, and when there is more."""
-    resets = (
-        f"resets on {account.period_end} ({account.zone})"
-        if account.period_end
-        else ("resets when the next period is opened")
-    )
-    name = f"{account.analyst} on {dataset_name or account.dataset}"
-    return type(refused)(
-        f"{name}, period {account.period_start}: {refused}; {resets}",
-        **refused.facts,
-        analyst=account.analyst,
-        dataset=account.dataset,
-        capacity=account.filter.capacity,
-        period_start=account.period_start,
-        resets_at=account.period_end,
-    )
-
-
-def _is_published(claim: Allocation, label: str, digest: str) -> bool:
-    if claim.label is not None and (claim.label, claim.digest) != (label, digest):
-        raise ClaimError(f"run {claim.run_id} has published other rows, under {claim.label}")
-    return claim.label is not None
-
-
-def _publication(claim: Allocation, label: str, digest: str) -> Fact:
-    claim.require_open()
-    return claim.fact("release", label=label, digest=digest)
-
-
-def _named(account: Account) -> str:
-    return f"the account of {account.analyst} on {account.dataset} from {account.period_start} on"
-
-
-def _canonical(details: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(
-            details, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-    except (TypeError, ValueError) as error:
-        raise InvalidParameterError(f"details cannot be written as JSON: {error}") from None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dp_udfs.budget import Loss
 from dp_udfs.errors import LedgerConflictError
+from jobs.lake import carries
 from jobs.lake.balances import Balances
 from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, Kind
 
@@ -130,11 +131,13 @@ def test_a_carry_stands_for_all_before_it(entries: list[Entry], data: st.DataObj
     cut = data.draw(st.integers(4, len(entries)))
     before = folded(entries[:cut])
     now = entries[cut - 1].recorded_at
-    carry = Chain()
-    carry.entries = entries[:cut]
-    carried = folded([carry.add(Fact(kind="carry", details=before.carry(now)))])
+    chain = Chain()
+    chain.entries = entries[:cut]
+    carry = chain.add(Fact(kind="carry", details=carries.write(before, now)))
+    carried = carries.read(carry.details or "")
+    carried.apply(carry)
     rest = Chain()
-    rest.entries = carry.entries[:]
+    rest.entries = chain.entries[:]
     for entry in entries[cut:]:
         known = carried.claims.get(entry.run_id or "")
         if entry.kind == "allocate" and entry.period_start == PERIODS[0]:

@@ -161,7 +161,7 @@ def test_no_day_has_two_allowances(ledger: Ledger) -> None:
 
 def test_invented_names_have_no_allowance(ledger: Ledger) -> None:
     for analyst in ("Research", "research2"):
-        with pytest.raises(SettingsError, match="the name is unknown there"):
+        with pytest.raises(SettingsError, match="its periods begin on no day"):
             ask(ledger, analyst=analyst)
     assert kinds(ledger) == ["open_account"]
 

@@ -1,0 +1,102 @@
+"""Carries: all that later entries can depend on, written down so that a fold may begin there.
+
+A carry holds the accounts that are not over and the last one of every analyst on every dataset, the
+open claims with their accounts, and the heads of the regions. All else is in the entries before it.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any
+
+from dp_udfs.budget import Loss
+from dp_udfs.filters import PrivacyFilter
+from jobs.lake.balances import Account, Allocation, Balances, Head
+from jobs.lake.periods import day_in
+
+
+def write(balances: Balances, now: datetime) -> str:
+    """Write balances down as JSON."""
+    claims = [claim for claim in balances.claims.values() if claim.is_open]
+    needed = {claim.account_key for claim in claims}
+    accounts = [
+        account
+        for of_analyst in balances.accounts.values()
+        for account in of_analyst.values()
+        if account.key in needed
+        or account.period_start == max(of_analyst)
+        or account.period_end is None
+        or day_in(account.zone, now) < account.period_end
+    ]
+    said = {
+        "heads": {region: _head_to_json(head) for region, head in balances.heads.items()},
+        "accounts": [_account_to_json(account) for account in accounts],
+        "claims": [_claim_to_json(claim) for claim in claims],
+    }
+    return json.dumps(said, sort_keys=True, separators=(",", ":"))
+
+
+def read(text: str) -> Balances:
+    """Read balances as they were written down."""
+    said = json.loads(text)
+    balances = Balances({region: _head_from_json(head) for region, head in said["heads"].items()})
+    for values in said["accounts"]:
+        account = _account_from_json(values)
+        of_analyst = balances.accounts.setdefault((account.analyst, account.dataset), {})
+        of_analyst[account.period_start] = account
+    for values in said["claims"]:
+        balances.claims[values["run_id"]] = _claim_from_json(values)
+    return balances
+
+
+def _head_to_json(head: Head) -> tuple[int, str, str]:
+    return head.entry_no, head.hash, head.recorded_at.isoformat()
+
+
+def _head_from_json(values: tuple[int, str, str]) -> Head:
+    return Head(values[0], values[1], datetime.fromisoformat(values[2]))
+
+
+def _account_to_json(account: Account) -> dict[str, Any]:
+    return {
+        "analyst": account.analyst,
+        "dataset": account.dataset,
+        "period_start": account.period_start.isoformat(),
+        "period_end": account.period_end and account.period_end.isoformat(),
+        "zone": account.zone,
+        "opened_with": _loss_to_json(account.opened_with),
+        "capacity": _loss_to_json(account.filter.capacity),
+        "used": _loss_to_json(account.filter.used),
+    }
+
+
+def _account_from_json(values: Mapping[str, Any]) -> Account:
+    end = values["period_end"]
+    return Account(
+        values["analyst"],
+        values["dataset"],
+        date.fromisoformat(values["period_start"]),
+        end and date.fromisoformat(end),
+        values["zone"],
+        Loss(*values["opened_with"]),
+        PrivacyFilter(Loss(*values["capacity"]), Loss(*values["used"])),
+    )
+
+
+def _claim_to_json(claim: Allocation) -> dict[str, Any]:
+    return vars(claim) | {
+        "period_start": claim.period_start.isoformat(),
+        "recorded_at": claim.recorded_at.isoformat(),
+    }
+
+
+def _claim_from_json(values: Mapping[str, Any]) -> Allocation:
+    typed = {
+        "period_start": date.fromisoformat(values["period_start"]),
+        "recorded_at": datetime.fromisoformat(values["recorded_at"]),
+    }
+    return Allocation(**{**values, **typed})
+
+
+def _loss_to_json(loss: Loss) -> tuple[int, int]:
+    return loss.units, loss.calls
