@@ -9,8 +9,6 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from scipy import special
-
 from dp_udfs import checks
 from dp_udfs.intervals import Interval, decide
 
@@ -90,6 +88,8 @@ def gaussian_threshold(variance: Fraction, probability: Fraction) -> int:
 
     def tail(n: int, digits: int) -> Interval:
         return _gaussian_sum(n, variance, digits) / _gaussian_total(variance, digits)
+
+    from scipy import special  # a quarter of a second that workers without a Gaussian save
 
     quantile = -special.ndtri_exp(-max(_minus_ln(probability), math.log(2)))
     return _smallest(tail, probability, guess=math.sqrt(variance) * float(quantile))
