@@ -37,7 +37,7 @@ class Loss:
         return self.units >= other.units and self.calls >= other.calls
 
     def beyond(self, other: "Loss") -> "Loss":
-        """What remains of this after `other`, and nothing where `other` is larger."""
+        """Return what remains of this after `other`: nothing where `other` is larger."""
         return Loss(max(0, self.units - other.units), max(0, self.calls - other.calls))
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ class SettingsError(PrivacyError):
 
 
 class UnboundedContributionError(PrivacyError):
-    """A question whose guarantee needs a contribution bound that is not declared or not sound."""
+    """A question whose guarantee needs a contribution bound that is missing or not sound."""
 
 
 class ClaimError(PrivacyError):
