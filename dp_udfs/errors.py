@@ -21,7 +21,7 @@ class UnboundedContributionError(PrivacyError):
 
 
 class ClaimError(PrivacyError):
-    """A claim that cannot do what was asked of it: unknown, expired, or bound to another question."""
+    """A claim that cannot do what is asked: unknown, expired, or bound to another question."""
 
 
 class LedgerConflictError(PrivacyError):
