@@ -105,10 +105,22 @@ def get(lake: LakeSettings, dataset: DatasetSettings, snapshot_id: int) -> Snaps
 
 def find(lake: LakeSettings, dataset: DatasetSettings, as_of: date) -> Snapshot | None:
     """Return the snapshot that stands for a date, or None."""
-    published = _published(
-        commits.open_or_create(lake.tables.snapshots, schemas.SNAPSHOTS), lake, dataset.name
-    )
-    return next((s for s in published if s.as_of == as_of), None)
+    log = commits.open_if_exists(lake.tables.snapshots)
+    published = _published(log, lake, dataset.name) if log is not None else []
+    return next((snapshot for snapshot in published if snapshot.as_of == as_of), None)
+
+
+def check_open(lake: LakeSettings, dataset: DatasetSettings, as_of: date) -> None:
+    """Refuse to change tables for a date that is published, or before one that is.
+
+    Raises
+    ------
+    SettingsError
+        Before anything is written.
+    """
+    log = commits.open_if_exists(lake.tables.snapshots)
+    if log is not None:
+        _check_date(dataset.name, as_of, _published(log, lake, dataset.name))
 
 
 def _roles(dataset: DatasetSettings) -> dict[str, str]:

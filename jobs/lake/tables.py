@@ -192,7 +192,8 @@ def _deletion_vectors(table: DeltaTable) -> dict[str, str]:
     """Digest of the rows that are marked as deleted, per file; such marks do not change a file."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
-    marks = pa.table(table.deletion_vectors())
+    whole = DeltaTable(table.table_uri, version=table.version())  # these need the statistics
+    marks = pa.table(whole.deletion_vectors())
     return {
         uri.removeprefix(table.table_uri): hashlib.sha256(bytes(kept)).hexdigest()
         for uri, kept in zip(
