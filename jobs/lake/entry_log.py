@@ -139,6 +139,8 @@ class EntryLog:
         table = self._refreshed()
         if table.version() == self._read_version:
             return []
+        if table.version() < len(_CONSTRAINTS):
+            return []  # still being made, by another process perhaps
         self._check_protection(table)
         if first:
             segments = (int(values["segment"]) for values in table.partitions())
