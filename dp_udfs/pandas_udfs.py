@@ -21,7 +21,7 @@ from dp_udfs.errors import InvalidParameterError
 from dp_udfs.rng import Element, SecureRandom
 from dp_udfs.top_k import TopK
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]  # what Spark's stubs say; what comes is an iterator
 
 # One row for each released element ("element"), and one that closes each cohort ("stop").
 ANSWER_SCHEMA = (

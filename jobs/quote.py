@@ -9,6 +9,7 @@ engagement table is never opened, so quotes can be asked for ever and teach noth
 import argparse
 from typing import Any
 
+from dp_udfs import checks
 from dp_udfs.budget import Loss
 from dp_udfs.errors import SettingsError
 from jobs.lake import accounts, options, program, questions, reports
@@ -20,6 +21,7 @@ from jobs.lake.settings import load_dataset, load_lake
 
 def main(arguments: argparse.Namespace) -> None:
     """Print the quote of each question, for one run or for a period of scheduled ones."""
+    checks.positive_integers(runs=arguments.runs)
     lake = load_lake(arguments.conf)
     asked = options.read_questions(arguments)
     dataset = load_dataset(asked[0].dataset, lake)

@@ -8,9 +8,9 @@ claim is bound to the question, the noise is keyed by it, and the answer is stor
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -128,9 +128,12 @@ def release_counts(
         if answer is not None:
             claims.require_same_numbers(ledger, question.account, answer)
             return _outcome(ledger, question, analyst, answer, None, NOTHING)
-        question.require_retained(day_in(dataset.table.time_zone, clock()))
-        tables.verify(question.snapshot)
-    claim = _allocate(ledger, question, analyst, run_id, questions.secret_id(secret))
+    fingerprint = question.fingerprint(analyst, questions.secret_id(secret))
+    run_id = run_id or _next_name(ledger, fingerprint)
+    begun = ledger.find(run_id)
+    if begun is None or begun.state == "given_back":
+        _require_readable(question, day_in(dataset.table.time_zone, clock()))
+    claim = _allocate(ledger, question, analyst, run_id, fingerprint)
     answer = releases.find(lake.tables.releases, question.label)
     if answer is None:
         _verify_or_expire(ledger, claim, question.snapshot)
@@ -192,36 +195,46 @@ def _first_snapshot(earlier: Allocation, snapshot_id: int | None) -> int | None:
     return first
 
 
+def _require_readable(question: Question, today: date) -> None:
+    """Refuse what may not or cannot be read, before anything is spent on it."""
+    question.require_retained(today)
+    question.require_columns()
+    tables.verify(question.snapshot)
+
+
+def _next_name(ledger: Ledger, fingerprint: str) -> str:
+    """Name a run that was given no name: as its first try, unless that expired."""
+    for number in itertools.count(1):
+        name = f"{fingerprint[:32]}-{number}"
+        claim = ledger.find(name)
+        if claim is None or claim.state != "expired":
+            break
+    return name
+
+
 def _allocate(
-    ledger: Ledger, question: Question, analyst: str, run_id: str | None, secret_id: str
+    ledger: Ledger, question: Question, analyst: str, run_id: str, fingerprint: str
 ) -> Allocation:
     """Take the reserve, or find the claim that an earlier try of the same run took."""
-    fingerprint = question.fingerprint(analyst, secret_id)
     details = {
         "question": question.canonical,
         "snapshot": question.snapshot.snapshot_id,
         "dataset_name": question.dataset.name,
         "label": question.label,
     }
-    for name in [run_id] if run_id else _names(fingerprint):
-        with program.progress(f"allocate {question.reserve}"):
-            claim = ledger.allocate(
-                name,
-                analyst=analyst,
-                dataset=question.account,
-                units=question.reserve.units,
-                calls=question.reserve.calls,
-                fingerprint=fingerprint,
-                details=details,
-            )
-        if claim.state != "expired":
-            return claim
-    raise ClaimError(f"run {run_id}: its claim has expired and was charged; give another --run-id")
-
-
-def _names(fingerprint: str) -> Iterator[str]:
-    """Names for runs that were given none; a next one only where a claim expired."""
-    return (f"{fingerprint[:32]}-{number}" for number in itertools.count(1))
+    with program.progress(f"allocate {question.reserve}"):
+        claim = ledger.allocate(
+            run_id,
+            analyst=analyst,
+            dataset=question.account,
+            units=question.reserve.units,
+            calls=question.reserve.calls,
+            fingerprint=fingerprint,
+            details=details,
+        )
+    if claim.state == "expired":
+        raise ClaimError(f"run {run_id}: its claim has expired and was charged; take a new run id")
+    return claim
 
 
 def _verify_or_expire(ledger: Ledger, claim: Allocation, snapshot: Snapshot) -> None:

@@ -63,4 +63,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _date(text: str) -> date:
-    return date.fromisoformat(text)
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date such as 2024-01-31") from None

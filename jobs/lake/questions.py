@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, timedelta
@@ -18,7 +19,7 @@ from dp_udfs import prices, rng
 from dp_udfs.budget import Loss
 from dp_udfs.errors import SettingsError, UnboundedContributionError
 from dp_udfs.pandas_udfs import Mechanism
-from jobs.lake import snapshots
+from jobs.lake import schemas, snapshots
 from jobs.lake.conditions import Clauses, normal_form
 from jobs.lake.settings import (
     ALL,
@@ -33,6 +34,7 @@ from jobs.lake.tables import Snapshot
 
 CODE_VERSION = 1  # raise it whenever bounding, a mechanism or a sampler gives other numbers
 LARGEST_MAX_CANDIDATES = 100_000
+LARGEST_COHORTS = 100_000
 
 _PLACES = {
     "engagements",
@@ -169,6 +171,10 @@ class Question:
                 f"{self.dataset.name} from before {oldest} may not be read any more "
                 f"(retention_days + purge_lag_days before {today})"
             )
+
+    def require_columns(self) -> None:
+        """Refuse tables that are not as declared: Spark would fail when the budget is spent."""
+        schemas.require(self.dataset, self.snapshot, [name for name, _ in self._columns()])
 
     def fingerprint(self, analyst: str, secret_id: str) -> str:
         """Bind a claim to who asks what of which data under which secret and reserve."""
@@ -344,5 +350,7 @@ def _cohorts(
             per_user *= column.max_per_user
     if not lists:
         return (ALL,), None
+    if math.prod(map(len, lists)) > LARGEST_COHORTS:
+        raise SettingsError(f"question: cohorts: more than {LARGEST_COHORTS} of them")
     cohorts = tuple(sorted(COHORT_SEPARATOR.join(parts) for parts in itertools.product(*lists)))
     return cohorts, min(per_user, len(cohorts)) if bounded else None

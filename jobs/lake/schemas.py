@@ -1,8 +1,13 @@
 """Schemas of the tables of a dataset and of its snapshots; who else writes a table defines it."""
 
+from collections.abc import Collection, Mapping
+
 import pyarrow as pa
 
+from dp_udfs.errors import SettingsError
+from jobs.lake import tables
 from jobs.lake.settings import Column, DatasetSettings
+from jobs.lake.tables import Snapshot
 
 SNAPSHOTS = pa.schema(
     [
@@ -36,6 +41,9 @@ QUARANTINE = {
 }
 
 
+_NARROWER = {"bigint": ("int", "short", "byte")}  # integers that mean the same as 64-bit ones
+
+
 def engagements(dataset: DatasetSettings) -> dict[str, str]:
     """Columns of an engagement table with their Spark SQL types."""
     table = dataset.table
@@ -47,6 +55,34 @@ def engagements(dataset: DatasetSettings) -> dict[str, str]:
 def opt_outs(dataset: DatasetSettings) -> dict[str, str]:
     """Columns of the table of users who opted out."""
     return {"user_id": dataset.table.user_id_type}
+
+
+def require(dataset: DatasetSettings, snapshot: Snapshot, used: Collection[str]) -> None:
+    """Refuse a snapshot whose tables lack a column that a question uses, or hold another type.
+
+    Raises
+    ------
+    SettingsError
+        It names the column; nothing was read but the tables' logs.
+    """
+    table = dataset.table
+    names = {table.event_date, table.user_id, *used}
+    wanted = {name: kind for name, kind in engagements(dataset).items() if name in names}
+    _require(dataset, snapshot, "engagements", wanted)
+    if "opt_outs" in snapshot.tables:
+        _require(dataset, snapshot, "opt_outs", opt_outs(dataset))
+
+
+def _require(
+    dataset: DatasetSettings, snapshot: Snapshot, role: str, wanted: Mapping[str, str]
+) -> None:
+    found = tables.columns(snapshot.tables[role])
+    for name, kind in wanted.items():
+        if found.get(name) not in (kind, *_NARROWER.get(kind, ())):
+            raise SettingsError(
+                f"dataset {dataset.name}: column {name!r} of table {role} is "
+                f"{found.get(name, 'missing')} in snapshot {snapshot.snapshot_id}, not {kind}"
+            )
 
 
 def _type(column: Column) -> str:

@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     StrictBool,
     StrictInt,
     StrictStr,
@@ -35,6 +36,7 @@ COHORT_SEPARATOR = " | "
 ALL = "all"  # the one cohort of a question without cohorts
 SECRET_BYTES = 32
 LARGEST_DOMAIN = 100_000
+LARGEST_TAU = 1_000_000
 
 MechanismName = Literal[
     "known_laplace",
@@ -43,7 +45,6 @@ MechanismName = Literal[
     "unknown_gumbel",
     "fixed_gaussian",
 ]
-Value = StrictStr | StrictInt
 
 
 def is_table_name(location: str) -> bool:
@@ -80,6 +81,13 @@ def _delta(text: str) -> str:
     return text
 
 
+def _value(value: object) -> object:
+    """Accept what a column can hold."""
+    if isinstance(value, str) or (type(value) is int and -(2**63) <= value < 2**63):
+        return value
+    raise ValueError("must be a text or a whole number of 64 bits")
+
+
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
@@ -88,11 +96,14 @@ def _zone(name: str) -> str:
     return name
 
 
+Value = Annotated[str | int, PlainValidator(_value)]
 Name = Annotated[StrictStr, AfterValidator(_valid_name)]
 Epsilon = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_epsilon)]
 Delta = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_delta)]
 Zone = Annotated[StrictStr, AfterValidator(_zone)]
 PositiveInt = Annotated[StrictInt, Field(ge=1)]
+Days = Annotated[StrictInt, Field(ge=1, le=36_525)]  # a century, so that dates stay dates
+Int64 = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 Text = Annotated[StrictStr, Field(min_length=1)]
 
 
@@ -193,8 +204,8 @@ class EngagementTable(Table):
     user_id_type: Literal["string", "bigint"]
     event_date: Name
     time_zone: Zone = "UTC"
-    retention_days: PositiveInt
-    purge_lag_days: Annotated[StrictInt, Field(ge=0)]
+    retention_days: Days
+    purge_lag_days: Annotated[StrictInt, Field(ge=0, le=36_525)]
     bounding_salt: Text
 
 
@@ -226,6 +237,8 @@ class Column(Table):
                 raise ValueError(f"'domain' lists more than {LARGEST_DOMAIN} values")
             if len(set(self.domain)) != len(self.domain):
                 raise ValueError("'domain' lists a value twice")
+        if "filter" in self.use and self.many:
+            raise ValueError("a filter column needs one value a row")
         if "cohort" in self.use:
             if self.domain == "unknown" or self.type != "string" or self.many:
                 raise ValueError(
@@ -244,7 +257,7 @@ class Budget(Table):
     delta_prime: Delta
     units: PositiveInt
     calls: PositiveInt
-    period: Literal["month"] | PositiveInt
+    period: Literal["month"] | Days
     gaussian: StrictBool
 
 
@@ -311,7 +324,7 @@ class DatasetSettings(Table):
 class Window(Table):
     """Absolute dates (`to` exclusive), or the last `days` days up to the snapshot's date."""
 
-    days: PositiveInt | None = None
+    days: Days | None = None
     start: date | None = Field(default=None, alias="from")
     end: date | None = Field(default=None, alias="to")
 
@@ -329,8 +342,8 @@ class Condition(Table):
 
     column: Name
     any_of: tuple[Value, ...] | None = Field(default=None, alias="in")
-    at_least: StrictInt | None = None
-    at_most: StrictInt | None = None
+    at_least: Int64 | None = None
+    at_most: Int64 | None = None
 
     @field_validator("any_of", mode="before")
     @classmethod
@@ -374,7 +387,7 @@ class QuestionSettings(Table):
     dataset: Name
     element: Name
     measure: Literal["users", "rows"]
-    tau: PositiveInt | None = None
+    tau: Annotated[StrictInt, Field(ge=1, le=LARGEST_TAU)] | None = None
     k: PositiveInt | None = None
     max_candidates: PositiveInt | None = None
     cohorts: tuple[Name, ...] = ()
@@ -434,7 +447,9 @@ def build(source: str, model: type[Model], content: Mapping[str, Any]) -> Model:
 
 def _first_line(error: ValidationError) -> str:
     """Put pydantic's first finding as `table.key: what is wrong`."""
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    # a key that is misspelled is the reason for one that is missing
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     key = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "file"
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key"

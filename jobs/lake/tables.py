@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.exceptions import TableNotFoundError as NoSuchTable
 from deltalake.fs import DeltaStorageHandler
+from deltalake.schema import ArrayType, DataType, PrimitiveType
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from dp_udfs.errors import ClaimError, SettingsError
@@ -129,6 +130,12 @@ def state(location: str, version: int | None = None) -> TableState:
     )
 
 
+def columns(source: TableState) -> dict[str, str]:
+    """List the columns of a state with their types as Spark SQL names them: from the log alone."""
+    fields = _open(source.location, source.version).schema().fields
+    return {field.name: _sql_type(field.type) for field in fields}
+
+
 def read(spark: "SparkSession", source: TableState | str) -> "DataFrame":
     """Read a table: exactly the given state, or the newest one of a path or name."""
     if isinstance(source, str):
@@ -163,6 +170,15 @@ def _open(location: str, version: int | None = None) -> DeltaTable:
         raise _no_table(location) from None
     except DeltaError:
         raise SettingsError(f"table {location}: version {version} cannot be read") from None
+
+
+def _sql_type(kind: DataType) -> str:
+    """Name a type of delta-rs as Spark SQL does."""
+    if isinstance(kind, ArrayType):
+        return f"array<{_sql_type(kind.element_type)}>"
+    if isinstance(kind, PrimitiveType):
+        return {"long": "bigint", "integer": "int"}.get(kind.type, kind.type)
+    return kind.type
 
 
 def _no_table(location: str) -> SettingsError:
