@@ -227,11 +227,15 @@ def make(root: Path, secret: bytes, clips: str = CLIPS, **changes: str) -> Small
     return made
 
 
-def changed(text: str, **changes: str) -> str:
-    """Replace the first line of a settings file that sets each key."""
+def changed(text: str, table: str = "", **changes: str) -> str:
+    """Replace the first line of a settings file, or from a table on, that sets each key."""
     lines = text.splitlines()
+    begin = next(
+        n for n, line in enumerate(lines) if line.startswith(f"[{table}]" if table else "")
+    )
     for key, value in changes.items():
-        place = next(n for n, line in enumerate(lines) if line.startswith(f"{key} = "))
+        ours = range(begin, len(lines))
+        place = next(n for n in ours if lines[n].startswith(f"{key} = "))
         lines[place] = f"{key} = {value}"
     return "\n".join(lines) + "\n"
 
@@ -256,6 +260,16 @@ def same_label(
     state = TableState(str(location), "one-id", 0, "one-digest")
     tables = {**asked.snapshot.tables, "engagements": state}
     return replace(asked, snapshot=replace(asked.snapshot, tables=tables))
+
+
+def counts(outcome: Outcome) -> dict[tuple[str, Any], int]:
+    """The noisy count of each cohort and element (text, or None)."""
+    rows = outcome.rows.to_pylist()
+    return {
+        (row["cohort"], row["element"]): row["noisy_count"]
+        for row in rows
+        if row["row_kind"] == "element"
+    }
 
 
 def engagement_table(dataset: DatasetSettings, rows: Sequence[Row]) -> pa.Table:
