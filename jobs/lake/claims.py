@@ -16,8 +16,7 @@ def publish(ledger: Ledger, claim: Allocation, answer: Release) -> Loss:
     Returns
     -------
     Loss
-        What the claim is charged: the answer's loss, or nothing where another run of the same
-        analyst has published this answer already.
+        What the claim is charged.
 
     Raises
     ------
@@ -25,11 +24,7 @@ def publish(ledger: Ledger, claim: Allocation, answer: Release) -> Loss:
         If the claim was closed without this answer, or the answer was published with other numbers.
     """
     require_same_numbers(ledger, claim.dataset, answer)
-    owned = any(
-        published.label == answer.label and published.run_id != claim.run_id
-        for published in ledger.released_labels(claim.analyst, claim.dataset)
-    )
-    loss = NOTHING if owned else answer.loss
+    loss = cost(ledger, claim, answer)
     try:
         ledger.settle(
             claim.run_id,
@@ -43,6 +38,15 @@ def publish(ledger: Ledger, claim: Allocation, answer: Release) -> Loss:
             raise
         return closed.settled
     return loss
+
+
+def cost(ledger: Ledger, claim: Allocation, answer: Release) -> Loss:
+    """Say what an answer costs a claim: nothing where the analyst has it from another run."""
+    owned = any(
+        published.label == answer.label and published.run_id != claim.run_id
+        for published in ledger.released_labels(claim.analyst, claim.dataset)
+    )
+    return NOTHING if owned else answer.loss
 
 
 def require_same_numbers(ledger: Ledger, dataset: str, answer: Release) -> None:
