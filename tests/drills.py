@@ -41,7 +41,7 @@ class Ending:
     killed: bool
     stopped: bool
     moments: list[str]
-    answer: dict[str, Any]  # rows, run_id, charged, label; or error and message; or nothing
+    answer: dict[str, Any]  # rows, run_id, charged, label; or closed; or error and message
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -71,17 +71,13 @@ class Drill:
         **rest: Any,
     ) -> Running:
         """Start a release; `at` is the moment at which it gets the signal `signal`."""
-        told = self._folder / f"told-{next(self._numbers)}"
-        told.touch()
         asked = {"dataset": "clips", "element": "title", "measure": "users", "window": {"days": 30}}
-        request = {
-            "conf": small.lake.source,
-            "analyst": analyst,
-            "question": asked | TOP_3 | (question or {}),
-            "now": now.isoformat(),
-            "told": str(told),
-        }
-        return Running(self._ask(request | rest)["pid"], told)
+        asked |= TOP_3 | (question or {})
+        return self._start(small, now, {"analyst": analyst, "question": asked} | rest)
+
+    def repair(self, small: SmallLake, *, now: datetime, **rest: Any) -> Ending:
+        """Run the repair of claims, which gives up on those of a day."""
+        return self.wait(self._start(small, now, rest))
 
     def wait(self, running: Running) -> Ending:
         """Wait until a release has ended or stands still."""
@@ -117,6 +113,12 @@ class Drill:
     def close(self) -> None:
         """End the process."""
         self._server.communicate()
+
+    def _start(self, small: SmallLake, now: datetime, rest: dict[str, Any]) -> Running:
+        told = self._folder / f"told-{next(self._numbers)}"
+        told.touch()
+        request = {"conf": small.lake.source, "now": now.isoformat(), "told": str(told)}
+        return Running(self._ask(request | rest)["pid"], told)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._server.stdin

@@ -1,10 +1,11 @@
-"""Releases in processes of their own, to be killed or stopped at a named moment.
+"""Releases and repairs in processes of their own, to be killed or stopped at a named moment.
 
 A script, so that each release is forked from a process that has loaded everything and done nothing:
 hundreds of kills take a minute. It reads requests from stdin and answers each with a line of JSON:
-one with a `question` starts a release and answers its `pid`, one with a `pid` waits until that
-process has ended or stands still. A release tells what it does in the file `told`, a line for each
-moment, and at the end its answer or error. Only Spark's part is replaced: the histogram is fixed.
+one with a `question` starts a release (without one, the repair of claims) and answers its `pid`,
+one with a `pid` waits until that process has ended or stands still. A process tells what it does in
+the file `told`, a line for each moment, and at the end its answer or error. Only Spark's part is
+replaced: the histogram is fixed.
 """
 
 import json
@@ -14,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from deltalake.table import TableAlterer
 
 from dp_udfs import pandas_udfs
 from dp_udfs.errors import PrivacyError
-from jobs import release_counts
+from jobs import release_counts, settle_claims
 from jobs.lake import accounts, claims, commits, entry_log, releases, tables
 from jobs.lake.ledger import Ledger
 from jobs.lake.questions import Question
@@ -46,6 +47,7 @@ STEPS: list[tuple[Any, str]] = [
     (releases, "write"),
     (claims, "publish"),
     (Ledger, "settle"),
+    (Ledger, "expire"),
     (TableAlterer, "add_constraint"),
     (entry_log, "write_deltalake"),
     (entry_log, "make_durable"),
@@ -62,7 +64,7 @@ def main() -> None:
         pass
     for line in sys.stdin:
         request = json.loads(line)
-        answer = _start(request) if "question" in request else _wait(request["pid"])
+        answer = _wait(request["pid"]) if "pid" in request else _start(request)
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
 
@@ -79,7 +81,7 @@ def _start(request: dict[str, Any]) -> dict[str, int]:
         try:
             _watch(say, request.get("at"), request.get("signal"))
             time.sleep(max(0.0, request.get("start", 0.0) - time.time()))
-            say(**_release(request))
+            say(**(_release(request) if "question" in request else _repair(request)))
         except PrivacyError as error:
             say(error=type(error).__name__, message=str(error))
         except BaseException:  # noqa: BLE001 (a child ends here, whatever happens)
@@ -116,6 +118,14 @@ def _release(request: dict[str, Any]) -> dict[str, Any]:
         "charged": [outcome.charged.units, outcome.charged.calls],
         "label": outcome.question.label,
     }
+
+
+def _repair(request: dict[str, Any]) -> dict[str, Any]:
+    """The repair of claims, as the command line runs it."""
+    now = datetime.fromisoformat(request["now"])
+    lake, day = load_lake(request["conf"]), timedelta(days=1)
+    closings = settle_claims.settle_claims(lake, day, clock=lambda: now)
+    return {"closed": {closing.claim.run_id: closing.done for closing in closings}}
 
 
 def compute(question: Question, secret: bytes, spark: Any = None) -> Release:  # noqa: ARG001
