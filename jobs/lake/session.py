@@ -28,7 +28,7 @@ class EngineError(PrivacyError):
 
 
 def get_session(app_name: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
-    """Return the active Spark session, or start one.
+    """Return the caller's Spark session, or start one.
 
     Parameters
     ----------
@@ -48,13 +48,15 @@ def get_session(app_name: str, settings: Mapping[str, str] | None = None) -> "Sp
         If none can be started.
     """
     try:
+        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError:
         raise EngineError("PySpark is not installed; run `make install`") from None
 
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:  # there is none, in no thread
+        pass
     builder = SparkSession.builder.appName(app_name)
     if "SPARK_REMOTE" not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

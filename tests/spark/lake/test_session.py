@@ -1,6 +1,7 @@
 """The session is the caller's: used, never stopped, never changed for good."""
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,12 @@ UNSET = "spark.sql.optimizer.windowGroupLimitThreshold"
 
 def test_the_active_session_is_used_as_it_is(spark: SparkSession) -> None:
     assert get_session("another name", {PARTITIONS: "77"}) is spark
+    assert spark.conf.get(PARTITIONS) == "2"
+
+
+def test_the_session_of_another_thread_is_used_as_it_is(spark: SparkSession) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(get_session, "another name", {PARTITIONS: "77"}).result() is spark
     assert spark.conf.get(PARTITIONS) == "2"
 
 
