@@ -33,7 +33,8 @@ $(PROJECT): $(PACKAGES) pyproject.toml
 
 .PHONY: demo
 demo: install ## private answers about real people's film choices, in about two minutes
-	$(BIN)/python -m jobs.show_demo
+	@$(BIN)/python -m jobs.make_demo_lake
+	@$(BIN)/python notebooks/demo.py
 
 .PHONY: test
 test: lint types ## everything that has to pass

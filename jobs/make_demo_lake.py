@@ -26,29 +26,35 @@ from jobs.lake.settings import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+MOVIELENS = ("movielens", "movielens-strict")  # the same rows under two sets of parameters
+
 
 def main(options: argparse.Namespace) -> None:
     """Make the lake that the command line describes."""
     lake = load_lake(options.conf)
     made_secret = make_secret(lake)
     if options.synthetic is None:
-        dataset = load_dataset("movielens", lake)
         with program.progress("fetch MovieLens-100k"):
             table = movielens.read(movielens.fetch(options.downloads or _downloads(lake)))
         spark = get_session("discreet demo lake")
         rows, batch, as_of = spark.createDataFrame(table), "ml-100k", movielens.AS_OF
+        datasets = [load_dataset(name, lake) for name in MOVIELENS]
     else:
-        dataset = load_dataset("synthetic", lake)
+        datasets = [load_dataset("synthetic", lake)]
         shape = _shape(options)
-        _check_cohorts(dataset, shape)
+        _check_cohorts(datasets[0], shape)
         spark = get_session("discreet demo lake")
         rows, batch, as_of = synthetic.engagements(spark, shape), str(shape), synthetic.AS_OF
-    snapshot = _ingest(spark, lake, dataset, rows, batch, as_of)
-    facts = {"dataset": dataset.name, "snapshot": snapshot, "as_of": as_of}
-    facts["engagements"] = dataset.table.engagements
-    if made_secret is not None:
-        facts["new_secret"] = made_secret
-    reports.show(options, [], facts)
+    made = [
+        {
+            "dataset": dataset.name,
+            "snapshot": _ingest(spark, lake, dataset, rows, batch, as_of),
+            "as_of": as_of,
+            "engagements": dataset.table.engagements,
+        }
+        for dataset in datasets
+    ]
+    reports.show(options, made, {} if made_secret is None else {"new_secret": made_secret})
 
 
 def make_secret(lake: LakeSettings) -> Path | None:

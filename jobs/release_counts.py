@@ -24,6 +24,7 @@ from jobs.lake.periods import day_in
 from jobs.lake.questions import Question
 from jobs.lake.releases import Release
 from jobs.lake.settings import (
+    ALL,
     DatasetSettings,
     LakeSettings,
     QuestionSettings,
@@ -266,22 +267,29 @@ def _outcome(
 
 
 def shown(rows: pa.Table) -> list[dict[str, Any]]:
-    """Arrange the rows for readers: a line per element, and how each cohort ended."""
-    lines = []
-    for row in rows.to_pylist():
-        if row["row_kind"] == "stop":
-            ending = "stopped at the threshold" if row["stopped"] else "complete"
-            lines.append({"cohort": row["cohort"], "element": f"({ending})"})
-        else:
-            keys = ("cohort", "rank", "element", "noisy_count", "low", "high")
-            lines.append({key: row[key] for key in keys})
-    return lines
+    """Arrange the elements for readers; without their cohort where there is but one."""
+    keys = ["cohort", "rank", "element", "noisy_count", "low", "high"]
+    if set(rows["cohort"].to_pylist()) == {ALL}:
+        keys.remove("cohort")
+    return [
+        {key: row[key] for key in keys} for row in rows.to_pylist() if row["row_kind"] == "element"
+    ]
+
+
+def ending(rows: pa.Table) -> str:
+    """Say which cohorts ended at the threshold, and so may have more elements than are shown."""
+    stops = [row for row in rows.to_pylist() if row["row_kind"] == "stop"]
+    stopped = [row["cohort"] for row in stops if row["stopped"]]
+    if len(stopped) == len(stops):
+        return "stopped at the threshold" if len(stops) == 1 else "all stopped at the threshold"
+    return f"stopped at the threshold: {', '.join(stopped)}" if stopped else "complete"
 
 
 def facts(outcome: Outcome) -> dict[str, Any]:
     """Collect what is said beside the rows: the question, its price and what is left."""
     return {
         "question": outcome.question.describe(),
+        "answer": ending(outcome.rows),
         "mechanism": outcome.question.mechanism.name,
         "snapshot": outcome.question.snapshot.snapshot_id,
         "label": outcome.question.label,

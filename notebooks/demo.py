@@ -13,12 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from dp_udfs.errors import BudgetExhaustedError
-from jobs.lake import accounts, program, questions, releases, reports
+from jobs.lake import accounts, program, questions, reports
 from jobs.lake.ledger import Ledger, utc_now
-from jobs.lake.settings import build, load_dataset, load_lake, read, QuestionSettings
+from jobs.lake.questions import Question
+from jobs.lake.settings import QuestionSettings, load_dataset, load_lake, read
 from jobs.quote import quote
-from jobs.release_counts import release_counts, shown
+from jobs.release_counts import ending, release_counts, shown
 
 CONF = Path.cwd() / "conf"
 started = time.monotonic()
@@ -40,15 +43,8 @@ def ask(analyst: str, file: str, why: str = "", **changes: Any) -> None:
     price = quote(question)
     print(f"\n--- {analyst} asks: {question.describe()}" + (f"\n    {why}" if why else ""))
     print(
-        f"    {price['mechanism']}, epsilon {dataset.budget.epsilon}: costs at most "
-        f"{price['units']} units and {price['calls']} calls; counts within "
-        f"+-{price['noise_95_percent']} with 95 %"
-        + (
-            f"; shows what exceeds the threshold, {price['threshold_offset']:.0f} above "
-            f"{'zero' if price['mechanism'] == 'fixed_gaussian' else 'the first not considered'}"
-            if price["threshold_offset"]
-            else ""
-        ),
+        f"    {price['mechanism']}, epsilon {dataset.budget.epsilon}: at most {question.reserve}; "
+        f"counts within +-{price['noise_95_percent']} with 95 %{threshold(question)}",
         flush=True,
     )
     try:
@@ -57,27 +53,35 @@ def ask(analyst: str, file: str, why: str = "", **changes: Any) -> None:
         print(f"\nrefused: {refusal}")
         return
     print()
-    print(compact(outcome.rows.to_pylist()))
+    print(compact(outcome.rows))
     charged = "free: a repeat" if outcome.run_id is None else f"charged {outcome.charged}"
     print(f"\n{charged}; left {accounts.describe(outcome.budget)}", flush=True)
 
 
-def compact(rows: list[dict[str, Any]]) -> str:
+def threshold(question: Question) -> str:
+    """Say how far above what an element has to be to show."""
+    offset = question.noise.threshold_offset
+    if offset is None:
+        return ""
+    fixed = question.mechanism.name == "fixed_gaussian"
+    return f"; threshold {offset:.0f} above {'zero' if fixed else 'the first not considered'}"
+
+
+def compact(rows: pa.Table) -> str:
     """Show one cohort as a table, several as one line each."""
-    cohorts = sorted({row["cohort"] for row in rows})
+    cohorts = sorted(set(rows["cohort"].to_pylist()))
     if len(cohorts) == 1:
-        return reports.table([line for line in shown(rows)])
+        return f"{reports.table(shown(rows))}\n({ending(rows)})"
     lines = []
     for cohort in cohorts:
-        found = [row for row in rows if row["cohort"] == cohort]
+        found = [row for row in rows.to_pylist() if row["cohort"] == cohort]
         elements = [f"{r['element']} ({r['noisy_count']})" for r in found if r["rank"]]
-        ending = "stopped at the threshold" if found[-1]["stopped"] else "complete"
         lines.append(
             {
                 "cohort": cohort,
                 "found": len(elements),
                 "first three (noisy count)": "; ".join(elements[:3]),
-                "ending": ending,
+                "ending": "stopped at the threshold" if found[-1]["stopped"] else "complete",
             }
         )
     return reports.table(lines)

@@ -247,12 +247,18 @@ def test_a_bounded_mechanism_needs_a_declared_bound(ask: Ask) -> None:
 
 
 def test_the_gaussian_must_be_allowed_by_the_dataset(ask: Ask, dataset: DatasetSettings) -> None:
-    assert ask(element="area", mechanism="fixed_gaussian", k=None, max_candidates=None)
+    question = ask(element="area", mechanism="fixed_gaussian", k=None, max_candidates=None)
+    assert question.mechanism.name == "fixed_gaussian"
     strict = dataset.model_copy(
         update={"budget": dataset.budget.model_copy(update={"gaussian": False})}
     )
-    content = {"dataset": "movielens", "element": "area", "measure": "users"}
-    content |= {"window": {"days": 30}, "mechanism": "fixed_gaussian"}
+    content = {
+        "dataset": "movielens",
+        "element": "area",
+        "measure": "users",
+        "mechanism": "fixed_gaussian",
+        "window": {"days": 30},
+    }
     with pytest.raises(SettingsError, match="gaussian"):
         resolve(build("a", QuestionSettings, content), strict, a_snapshot())
 

@@ -41,7 +41,8 @@ def refusal(model: type[Any], content: dict[str, Any]) -> str:
 def test_every_release_file_of_the_project_reads(path: Path) -> None:
     lake = settings.load_lake(CONF / "local.toml")
     question = settings.load_question(path)
-    assert settings.load_dataset(question.dataset, lake).columns[question.element]
+    dataset = settings.load_dataset(question.dataset, lake)
+    assert "element" in dataset.columns[question.element].use
 
 
 @pytest.mark.parametrize(
