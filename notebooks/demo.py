@@ -2,8 +2,8 @@
 # MAGIC %md
 # MAGIC # Private answers about real people's film choices
 # MAGIC
-# MAGIC Two analysts ask about MovieLens-100k: 943 people, 1,682 films, 100,000 ratings. Every answer
-# MAGIC has noise on it, has a price, and is charged to the analyst's account before any row is read.
+# MAGIC Two analysts ask about MovieLens-100k: 943 people, 1,682 films, 100,000 ratings. Each answer
+# MAGIC has noise on it, has a price, and is charged to the analyst's account before a row is read.
 # MAGIC `make demo` makes the lake and runs this notebook from top to bottom.
 
 # COMMAND ----------
@@ -124,8 +124,8 @@ balances("movielens")
 # COMMAND ----------
 
 heading("Films: found in the data, any number a person")
-ask("marketing", "top-films", "with 20 candidates the threshold is that of the 21st film", max_candidates=20)
-ask("marketing", "top-films", "with 200 it lies lower, and all ten show")
+ask("marketing", "top-films", "20 candidates: the threshold is high", max_candidates=20)
+ask("marketing", "top-films", "200 candidates: it lies lower, and all ten show")
 ask("marketing", "top-films-by-audience", "eight audiences for the price of one: nobody is in two")
 
 # COMMAND ----------
