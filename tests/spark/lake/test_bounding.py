@@ -17,6 +17,12 @@ from tests.builders import engagements, normal_form
 Row = tuple[Any, str, Any]  # user, cohort, element
 
 
+SPREAD = {  # many partitions, which Spark would merge where there are few rows
+    "spark.sql.shuffle.partitions": "7",
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+}
+
+
 def bounded(
     rows: DataFrame, *, cohorts: int | None = None, l0: int | None = None, salt: str = "salt"
 ) -> list[Row]:
@@ -83,7 +89,7 @@ def test_a_choice_ignores_order_partitions_and_repeats(spark: SparkSession) -> N
     chosen = by_user(bounded(normal_form(spark, rows), cohorts=2, l0=2))
     random.Random(4).shuffle(rows)
     shuffled = normal_form(spark, rows).repartition(5)
-    with temporary_settings(spark, {"spark.sql.shuffle.partitions": 7}):
+    with temporary_settings(spark, SPREAD):
         assert by_user(bounded(shuffled, cohorts=2, l0=2)) == chosen
     twice = by_user(bounded(normal_form(spark, rows * 2), cohorts=2, l0=2))
     assert {user: set(kept) for user, kept in twice.items()} == {

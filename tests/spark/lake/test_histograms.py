@@ -19,7 +19,11 @@ from tests.builders import engagements, normal_form
 
 Cell = tuple[str, Any, int]  # cohort, element, n
 FEW, MANY = 1, 1000  # public cohorts: the work is split by element, or by cohort
-ENGINES = {"accelerated": {}, "plain": {"spark.comet.enabled": "false"}}
+SPREAD = {  # many partitions, which Spark would merge where there are few rows
+    "spark.sql.shuffle.partitions": "7",
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+}
+ENGINES: dict[str, dict[str, str]] = {"accelerated": {}, "plain": {"spark.comet.enabled": "false"}}
 
 
 def cells(counted: DataFrame) -> list[Cell]:
@@ -100,7 +104,7 @@ def test_order_partitions_and_lesser_elements_leave_the_top_alone(
     rows += [(f"u{user}", "a", f"new:{element}") for element in range(50) for user in range(least)]
     rows = [row for row in rows if not (row[2] or "").startswith("new") or row[0] != "u0"]
     shuffled = normal_form(spark, rows).repartition(5)
-    with temporary_settings(spark, {"spark.sql.shuffle.partitions": 7}):
+    with temporary_settings(spark, SPREAD):
         assert set(cells(_top(shuffled, 3, cohort_count))) == top
 
 
@@ -150,7 +154,7 @@ def test_a_cohort_lies_in_one_partition_with_its_rows_together(
 ) -> None:
     """The Python stage takes the candidates where they are."""
     rows = [(f"u{n % 7}", f"cohort {n % 19}", f"title:{n % 11}") for n in range(600)]
-    with temporary_settings(spark, ENGINES[engine]):
+    with temporary_settings(spark, ENGINES[engine] | SPREAD):
         seen = (
             _top(normal_form(spark, rows), limit, cohort_count)
             .mapInArrow(_runs_of_cohorts, "cohort string, size bigint")
