@@ -14,9 +14,7 @@ from dp_udfs.errors import InvalidParameterError
 Measure = Literal["users", "rows"]
 
 COHORTS_PER_PARTITION = 4  # fewer cohorts than this would leave cores idle
-SPARK_GROUP_LIMIT = (
-    1000  # above it Spark sorts all rows of a window instead of its largest ones
-)
+SPARK_GROUP_LIMIT = 1000  # above it Spark sorts all rows of a window instead of its largest ones
 
 
 def histogram(
@@ -43,19 +41,13 @@ def histogram(
     """
     checks.positive_integers(tau=tau)
     if measure == "users" and tau != 1:
-        raise InvalidParameterError(
-            f"tau = {tau} does not fit the measure 'users': it must be 1"
-        )
+        raise InvalidParameterError(f"tau = {tau} does not fit the measure 'users': it must be 1")
     # One exchange serves both aggregations: each needs all rows of an element in one place.
     spread = engagements.select("user", "cohort", "element").repartition(
         *_spread_by(engagements, cohort_count)
     )
     if tau == 1:
-        counted = (
-            spread.distinct()
-            .groupBy("cohort", "element")
-            .agg(F.count(F.lit(1)).alias("n"))
-        )
+        counted = spread.distinct().groupBy("cohort", "element").agg(F.count(F.lit(1)).alias("n"))
     else:
         clipped = spread.groupBy("cohort", "element", "user").agg(
             F.least(F.count(F.lit(1)), F.lit(tau)).alias("clipped")
@@ -92,17 +84,13 @@ def top_candidates(
     Run it under `temporary_settings(spark, session_settings(limit))`: Spark decides how to plan it
     when the rows are asked for.
     """
-    counted = histogram(
-        engagements, measure=measure, tau=tau, cohort_count=cohort_count
-    )
+    counted = histogram(engagements, measure=measure, tau=tau, cohort_count=cohort_count)
     if limit is None:
         if "element" in _spread_by(engagements, cohort_count):
             counted = counted.repartition("cohort")
         return counted.sortWithinPartitions("cohort")
     checks.positive_integers(limit=limit)
-    by_count = Window.partitionBy("cohort").orderBy(
-        F.desc("n"), F.asc_nulls_first("element")
-    )
+    by_count = Window.partitionBy("cohort").orderBy(F.desc("n"), F.asc_nulls_first("element"))
     ranked = counted.withColumn("place", F.row_number().over(by_count))
     return ranked.where(F.col("place") <= limit).select("cohort", "element", "n")
 
@@ -115,8 +103,6 @@ def session_settings(limit: int | None) -> dict[str, str]:
 
 def _spread_by(engagements: DataFrame, cohort_count: int) -> tuple[str, ...]:
     """Columns whose hash spreads the rows: cohorts if there are plenty, else their elements too."""
-    partitions = int(
-        engagements.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1
-    )
+    partitions = int(engagements.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     enough = cohort_count >= COHORTS_PER_PARTITION * partitions
     return ("cohort",) if enough else ("cohort", "element")
