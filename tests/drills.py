@@ -174,7 +174,7 @@ def check_books(small: SmallLake) -> Counter[str]:
     """
     if not commits.open_if_exists(small.lake.tables.ledger):
         return Counter()
-    ledger = small.ledger(NOON)
+    ledger = small.ledger(NOON)  # its time never runs backwards, so this is that of the last entry
     entries = ledger.entries().to_pylist()
     runs: dict[str, dict[str, dict[str, Any]]] = {}
     for entry in entries:

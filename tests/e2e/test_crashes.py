@@ -4,22 +4,30 @@ Releases run in processes of their own (`tests/release_drill.py`) in which only 
 replaced; the last tests kill the whole program while Spark works.
 """
 
+import json
 import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.release_counts import shown
 from tests import drills, lakes
 from tests.drills import Drill, check_books, stored
 from tests.lakes import NOON, SmallLake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LATER = NOON + timedelta(hours=1)
 ONCE = {"allocate": 1, "release": 1, "settle": 1}
@@ -347,3 +355,63 @@ def test_lost_rows_are_not_replaced_by_other_numbers(
     assert "published with other numbers" in again.answer["message"]
     assert stored(small) == []
     assert len(small.entries("release")) == 1
+
+
+# --- the whole program, killed while Spark works --------------------------------------------------
+
+
+def test_the_program_killed_while_spark_works(
+    tmp_path: Path, secret: bytes, spark: "SparkSession"
+) -> None:
+    small = lakes.make(tmp_path / "lake", secret, retention_days="3650")  # its clock is today's
+    small.append(lakes.many_rows(users=300, size=3000))
+    small.publish()
+    other = drills.copy(small, tmp_path / "other")
+    undisturbed = other.release(spark, k=3, max_candidates=20, cohorts=["country"])
+    assert {"element", "stop"} == set(undisturbed.rows["row_kind"].to_pylist())
+    options = ["--dataset", "clips", "--element", "title", "--measure", "users", "--days", "30"]
+    options += ["--k", "3", "--max-candidates", "20", "--cohorts", "country"]
+    for seen in ("allocate", "start Spark"):  # then Java starts; then Spark reads and counts
+        with program(small, *options) as process:
+            assert process.stderr
+            lines = iter(process.stderr.readline, "")
+            assert any(f" {seen}" in line for line in lines)
+            time.sleep(1.0)
+            process.kill()
+        assert process.returncode == -signal.SIGKILL
+        assert stored(small) == []
+        assert check_books(small) == {"open_account": 1, "allocate": 1}
+    with program(small, *options) as process:
+        said = json.loads(process.communicate()[0])
+    assert said["charged_units"] == undisturbed.charged.units
+    assert said["rows"] == shown(undisturbed.rows)
+    assert check_books(small) == ONCE | {"open_account": 1}
+    assert stored(small)[0]["digest"] == stored(other)[0]["digest"]
+
+
+@contextmanager
+def program(small: SmallLake, *options: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run the job as users do; at the end nothing of it is left, its Java included."""
+    command = [sys.executable, "-m", "jobs.release_counts", "--conf", small.lake.source]
+    command += [*options, "--analyst", "marketing", "--run-id", "r-001", "--format", "json"]
+    few = {"PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=2 pyspark-shell"}
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | few,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+    for _ in range(600):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    raise AssertionError("Java outlived its driver by a minute")
