@@ -127,7 +127,9 @@ def _select(
         user = row["user_id"]
         if user is None or user in opt_outs:
             continue
-        if not question.start <= row["event_date"] < question.end or not _passes(asked, row):
+        if not question.start <= row["event_date"] < question.end or not _passes(
+            asked, dataset, row
+        ):
             continue
         parts = [row.get(name) for name in sorted(asked.cohorts)]
         cohort = " | ".join(map(str, parts)) if parts else "all"
@@ -141,15 +143,16 @@ def _select(
                 yield user, cohort, element
 
 
-def _passes(asked: QuestionSettings, row: Row) -> bool:
-    return all(_holds(condition, row) for condition in asked.filters.all) and all(
-        any(_holds(condition, row) for condition in group) for group in asked.filters.any
+def _passes(asked: QuestionSettings, dataset: DatasetSettings, row: Row) -> bool:
+    return all(_holds(condition, row, dataset) for condition in asked.filters.all) and all(
+        any(_holds(condition, row, dataset) for condition in group) for group in asked.filters.any
     )
 
 
-def _holds(condition: Condition, row: Row) -> bool:
-    value = row.get(condition.column)
-    if value is None:
+def _holds(condition: Condition, row: Row, dataset: DatasetSettings) -> bool:
+    """NULL and what is not on a public list pass no condition."""
+    value, domain = row.get(condition.column), dataset.columns[condition.column].domain
+    if value is None or (domain != "unknown" and value not in domain):
         return False
     if condition.any_of is not None:
         return value in condition.any_of

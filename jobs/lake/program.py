@@ -81,7 +81,9 @@ def run(
         In place of the command line.
     """
     parsed = options.parse_args(arguments)
-    configure_logging(verbose=getattr(parsed, "verbose", False))
+    mixed = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit sends stderr to stdout too
+    quiet = mixed and getattr(parsed, "format", "text") == "json"
+    configure_logging(verbose=getattr(parsed, "verbose", False), quiet=quiet)
     try:
         with errors_without_values("the program"):
             code = main(parsed) or DONE
@@ -128,8 +130,8 @@ def complain(message: str, code: int) -> int:
     return code
 
 
-def configure_logging(*, verbose: bool = False) -> None:
-    """Log this project's own lines to stderr, and of libraries only warnings."""
+def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
+    """Log this project's own lines to stderr, and of libraries (or if quiet) only warnings."""
     handler = logging.StreamHandler()
     formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
@@ -137,7 +139,8 @@ def configure_logging(*, verbose: bool = False) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # its errors quote what Java said
     for name in OURS:
-        logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
+        level = logging.WARNING if quiet else logging.INFO
+        logging.getLogger(name).setLevel(logging.DEBUG if verbose else level)
 
 
 @contextmanager

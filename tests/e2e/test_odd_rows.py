@@ -52,7 +52,7 @@ def test_rows_of_nobody_are_neither_one_user_nor_many(
     nobody = [watched(None, title=titles[number % 10], city="Bonn") for number in range(1000)]
     exact.append(nobody + [watched(f"u{n}", title="clip 3", city="Metz") for n in range(50)])
     exact.publish()
-    tau: dict[str, Any] = {} if measure == "users" else {"tau": 100}
+    tau: dict[str, Any] = {} if measure == "users" else {"tau": 1}
     found = lakes.counts(exact.release(spark, k=10, max_candidates=20, measure=measure, **tau))
     assert found == {("all", "clip 3"): 50}
     cities: dict[str, Any] = {"element": "city", "mechanism": "fixed_gaussian"}

@@ -45,7 +45,7 @@ def die_while_computing(small: SmallLake, **how: Any) -> None:
             small.release(None, **how)
 
 
-def _die(*_: Any) -> None:
+def _die(*_: Any, **__: Any) -> None:
     raise Killed
 
 
@@ -103,14 +103,15 @@ def make_again(small: SmallLake) -> None:
 
 
 def test_a_table_made_again_is_refused_and_then_has_noise_of_its_own(clips: SmallLake) -> None:
-    asked: dict[str, Any] = {"element": "device", "cohorts": ["country"]}
+    window = {"from": date(2024, 2, 10), "to": lakes.AS_OF}
+    asked: dict[str, Any] = {"element": "device", "cohorts": ["country"], "window": window}
     before = clips.question(**asked)
     make_again(clips)
     with pytest.raises(ClaimError, match="another table is there now"):
         clips.release(None, **asked)
     assert clips.entries("allocate") == []
     clips.publish(lakes.AS_OF + timedelta(days=1))
-    after = clips.question(**asked, window={"from": before.start, "to": before.end})
+    after = clips.question(**asked)
     versions = {q.snapshot.tables["engagements"].version for q in (before, after)}
     assert len(versions) == 1
     assert after.label != before.label
@@ -131,7 +132,7 @@ def test_a_claim_whose_snapshot_is_gone_is_charged_in_full(
     else:
         make_again(clips)
     for _ in range(2):
-        with pytest.raises(ClaimError, match=r"is gone|VACUUM|another table"):
+        with pytest.raises(ClaimError, match=r"VACUUM|another table|expired and was charged"):
             clips.release(None, run_id=run_id, **TOP)
     assert [entry["kind"] for entry in clips.entries("expire")] == ["expire"]
     budget = clips.ledger(lakes.NOON).get_budget("marketing", clips.question(**TOP).account)
@@ -302,7 +303,7 @@ def test_without_a_secret_nothing_is_released(clips: SmallLake) -> None:
     assert clips.entries("allocate") == []
 
 
-@pytest.mark.parametrize("text", ["", "00" * 32, "ab" * 31, "not hexadecimal", "ab" * 32])
+@pytest.mark.parametrize("text", ["", "00" * 32, "ab" * 31, "xyz" * 30, "ab" * 32])
 def test_a_guessable_secret_is_refused_and_not_shown(clips: SmallLake, text: str) -> None:
     (clips.root / "conf" / "secret").write_text(text)
     with pytest.raises(SettingsError, match="openssl rand -hex 32") as caught:

@@ -25,6 +25,13 @@ USER = "u-7b1e-of-somebody"
 SECRET = bytes.fromhex("d15c2ee7" * 7 + "0badcafe")
 
 
+def log_all_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """Capture every line of this project, and of others what an application shows."""
+    caplog.set_level("INFO")
+    for name in ("jobs", "dp_udfs"):
+        caplog.set_level("DEBUG", name)
+
+
 def test_nothing_said_or_written_holds_the_secret_a_user_or_a_true_count(
     tmp_path: Path,
     spark: "SparkSession",
@@ -37,7 +44,7 @@ def test_nothing_said_or_written_holds_the_secret_a_user_or_a_true_count(
     small.opt_out(f"out of {USER}")
     small.publish()
     asked: dict[str, Any] = {"k": 2, "max_candidates": 5, "cohorts": ["country"]}
-    caplog.set_level("DEBUG")
+    log_all_of_ours(caplog)
     plans = []
     with pytest.MonkeyPatch.context() as patch:
         kind = type(spark.range(1))
@@ -97,7 +104,7 @@ def test_what_spark_says_about_a_row_is_not_repeated(
     )
     small.publish()
     question = small.question(element="score", k=2)
-    caplog.set_level("DEBUG")
+    log_all_of_ours(caplog)
     with pytest.raises(EngineError) as caught:
         compute(question, TEST_SECRET, spark)
     chain = [caught.value, caught.value.__cause__]
@@ -114,13 +121,13 @@ def test_a_table_that_is_not_as_declared_is_refused_before_anything_is_spent(
     place = table.schema.get_field_index("score")
     as_text = table.set_column(place, "score", [[USER]])
     lacking = table.drop_columns(["score"])
-    for number, (broken, words) in enumerate(
-        [(as_text, "is string"), (lacking, "is missing")], start=1
-    ):
+    for number, (broken, words) in enumerate([(as_text, "string"), (lacking, "missing")], start=1):
         path = small.dataset.table.engagements
         write_deltalake(path, broken, mode="overwrite", schema_mode="overwrite")
         small.publish(lakes.AS_OF + timedelta(days=number))
-        with pytest.raises(SettingsError, match=f"'score' {words}") as caught:
+        with pytest.raises(
+            SettingsError, match=f"'score' of table engagements is {words} in"
+        ) as caught:
             small.release(None, element="score", k=2)
         assert USER not in str(caught.value)
         small.question(element="device")  # others can still be asked
