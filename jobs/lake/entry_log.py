@@ -141,7 +141,10 @@ class EntryLog:
             return []
         if table.version() < len(_CONSTRAINTS):
             return []  # still being made, by another process perhaps
-        self._check_protection(table)
+        for gap in self.protection_gaps():
+            raise LedgerConflictError(
+                f"{gap}; find out who changed it, verify the entries, then set it back"
+            )
         if first:
             segments = (int(values["segment"]) for values in table.partitions())
             self.first_segment = self._segment = max(segments, default=0)
@@ -266,17 +269,16 @@ class EntryLog:
                 table.alter.add_constraint({name: rule})
         self._sync(table)
 
-    def _check_protection(self, table: DeltaTable) -> None:
-        """Refuse a table whose entries could be changed."""
-        configuration = table.metadata().configuration
+    def protection_gaps(self) -> list[str]:
+        """Say by which weakened settings the table's entries could be changed."""
+        configuration = self._current().metadata().configuration
         rules = {f"delta.constraints.{name}": rule for name, rule in _CONSTRAINTS.items()}
-        for name, value in (_PROTECTION | rules).items():
-            if configuration.get(name) != value:
-                raise LedgerConflictError(
-                    f"the ledger at {self.location} is no longer protected: {name} is "
-                    f"{configuration.get(name)!r} instead of {value!r}; find out who changed it, "
-                    f"verify the entries, then set it back"
-                )
+        return [
+            f"the ledger at {self.location} is no longer protected: {name} is "
+            f"{configuration.get(name)!r} instead of {value!r}"
+            for name, value in (_PROTECTION | rules).items()
+            if configuration.get(name) != value
+        ]
 
     def _step(self, segment: int) -> None:
         """Go past one entry."""

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from dp_udfs.budget import Loss
 from dp_udfs.errors import ClaimError
 from dp_udfs.prices import NoiseSummary
-from jobs.lake import commits
+from jobs.lake import commits, entries
 from jobs.lake.questions import Question
 
 SCHEMA = pa.schema(
@@ -141,6 +141,28 @@ def find(path: str | Path, label: str) -> Release | None:
     return None if table is None else _find(table, label)
 
 
+def find_all(path: str | Path) -> dict[str, Release | ClaimError]:
+    """Return all stored answers by label, and the error where one is not what was stored."""
+    table = commits.open_if_exists(path)
+    if table is None:
+        return {}
+    rows = _query(table, "select * from releases order by label, cohort, rank nulls last")
+    rows = rows.cast(SCHEMA)
+    starts: dict[str, int] = {}
+    for place, label in enumerate(rows["label"].to_pylist()):
+        starts.setdefault(label, place)
+    ends = [*starts.values(), rows.num_rows][1:]
+    found: dict[str, Release | ClaimError] = {}
+    for (label, start), end in zip(starts.items(), ends, strict=True):
+        try:
+            answer = _checked(label, rows.slice(start, end - start))
+        except ClaimError as error:
+            found[label] = error
+        else:
+            found[label] = answer or ClaimError(f"release {label[:12]} has no manifest")
+    return found
+
+
 def find_owned(path: str | Path, question: Question, owned: Collection[str]) -> Release | None:
     """Find the answer to a question among the labels an analyst owns: itself, or a larger k.
 
@@ -193,7 +215,7 @@ def _commit(question: Question, release: Release) -> pa.Table:
 
 
 def _find(table: DeltaTable, label: str) -> Release | None:
-    """Read one label and check it against its manifest."""
+    """Read one label."""
     if not (len(label) == 64 and set(label) <= set("0123456789abcdef")):
         raise ClaimError("a label is 64 hexadecimal digits")
     rows = _query(
@@ -201,6 +223,11 @@ def _find(table: DeltaTable, label: str) -> Release | None:
         f"select * from releases where label = '{label}' "  # noqa: S608 - 64 hexadecimal digits
         f"order by cohort, rank nulls last",
     ).cast(SCHEMA)
+    return _checked(label, rows)
+
+
+def _checked(label: str, rows: pa.Table) -> Release | None:
+    """Make a release of its rows if they are what the manifest says; None without a manifest."""
     kinds = rows["row_kind"].to_pylist()
     if "manifest" not in kinds:
         return None
@@ -214,7 +241,8 @@ def _find(table: DeltaTable, label: str) -> Release | None:
 _RECEIPTS = """
 select l.analyst, l.run_id, l.recorded_at as published_at, m.dataset, m.snapshot_id,
        s.units as charged_units, s.calls as charged_calls, stops.cohorts, stops.stopped_cohorts,
-       m.label, m.digest, l.fingerprint, m.question, l.entry_id as ledger_entry
+       m.label, m.digest, l.fingerprint, m.question, l.entry_id as ledger_entry,
+       s.entry_id as charge
 from ledger l
 join ledger s on s.kind = 'settle' and s.claim_id = l.claim_id
 join releases m on m.row_kind = 'manifest' and m.label = l.label and m.digest = l.digest
@@ -240,8 +268,14 @@ def receipts(path: str | Path, ledger: DeltaTable) -> pa.Table:
     pyarrow.Table
         One row per publication: analyst, run_id, published_at, dataset, snapshot_id,
         charged_units, charged_calls, cohorts, stopped_cohorts, label, digest, fingerprint,
-        question (canonical JSON, all parameters) and ledger_entry.
+        question (canonical JSON, all parameters), ledger_entry, and ledger_head: the hash of the
+        entry that charged for it, on which all before it depend. `verify_ledger --head` finds it
+        in every later state of the ledger.
     """
     table = commits.open_or_create(path, SCHEMA)
     builder = QueryBuilder().register("releases", table).register("ledger", ledger)
-    return pa.table(builder.execute(_RECEIPTS))
+    found = pa.table(builder.execute(_RECEIPTS))
+    settled = pa.table(builder.execute("select * from ledger where kind = 'settle'"))
+    hashes = {entry.entry_id: entry.hash for entry in entries.from_table(settled)}
+    heads = [hashes[charge] for charge in found["charge"].to_pylist()]
+    return found.drop_columns(["charge"]).append_column("ledger_head", pa.array(heads, pa.string()))

@@ -161,6 +161,23 @@ def test_receipts_list_only_what_was_published(tmp_path: Path) -> None:
     assert (row["analyst"], row["run_id"], row["charged_units"]) == ("marketing", "r1", 6)
     assert (row["label"], row["cohorts"], row["stopped_cohorts"]) == (published.label, 1, 1)
     assert row["question"] == published.canonical
+    assert row["ledger_head"] == ledger.head()
+
+
+def test_all_answers_are_read_at_once_and_a_changed_one_is_an_error(tmp_path: Path) -> None:
+    first, second, third = a_question(3), a_question(4), a_question(5)
+    assert releases.find_all(tmp_path / "r") == {}
+    for question in (first, second, third):
+        releases.write(tmp_path / "r", question, a_release(question, 90, 80))
+    table = DeltaTable(tmp_path / "r")
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    table.update(updates={"noisy_count": "91"}, predicate=f"label = '{second.label}' AND rank = 1")
+    table.delete(f"label = '{third.label}' AND row_kind = 'manifest'")
+    found = releases.find_all(tmp_path / "r")
+    assert found[first.label] == releases.find(tmp_path / "r", first.label)
+    assert isinstance(found[second.label], ClaimError)
+    assert isinstance(found[third.label], ClaimError)
+    assert len(found) == 3
 
 
 def test_the_cost_of_a_grouped_answer_is_read_from_its_stops() -> None:
