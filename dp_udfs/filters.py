@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from dp_udfs.budget import NOTHING, Loss
+from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.errors import BudgetExhaustedError, CallLimitError
 
 
@@ -50,3 +50,47 @@ class PrivacyFilter:
             return
         error = CallLimitError if demand.units <= left.units else BudgetExhaustedError
         raise error(f"asked for {demand}, left {left} of {self.capacity}", demand=demand, left=left)
+
+
+@dataclass(frozen=True)
+class BlockFilter:
+    """A block's capacity and what claims hold of it: open ones allocated, closed ones consumed.
+
+    Parameters
+    ----------
+    capacity : RenyiCurve
+        What all analysts and models together may ever take. An order where it is not positive is
+        never used.
+    allocated, consumed : RenyiCurve
+        Reserves of open claims; what closed ones were charged.
+
+    Notes
+    -----
+    Privacy: at every time the sum of what was granted keeps within the capacity at one usable order
+    or more, whatever is asked and in whatever order; see `composition.block_guarantee`.
+    """
+
+    capacity: RenyiCurve
+    allocated: RenyiCurve
+    consumed: RenyiCurve
+
+    @property
+    def used(self) -> RenyiCurve:
+        """What was taken: the reserves of all claims, whether or not they are closed."""
+        return self.allocated + self.consumed
+
+    @property
+    def left(self) -> RenyiCurve:
+        """What may still be taken; no more than the negative of an overdraft at some orders."""
+        return self.capacity - self.used
+
+    def admits(self, demand: RenyiCurve) -> bool:
+        """Whether a demand fits at some usable order. It is then taken at every order."""
+        usable = [
+            (left, asked)
+            for left, asked, capacity in zip(
+                self.left.nano, demand.nano, self.capacity.nano, strict=True
+            )
+            if capacity > 0
+        ]
+        return any(asked <= left for left, asked in usable)

@@ -1,4 +1,4 @@
-"""What the entries add up to: accounts and claims, folded one by one. No storage, no clock.
+"""What the entries add up to: accounts, blocks and claims, folded one by one. No storage, no clock.
 
 The fold is the only place that says what an entry means. The same entries always give the same
 balances, whoever folds them, and an entry that cannot follow the ones before it is an error.
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from dp_udfs.budget import NOTHING, Loss
+from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.errors import ClaimError, LedgerConflictError
-from dp_udfs.filters import PrivacyFilter
+from jobs.lake.budgets import Account, Block, read_curves, write_curves
 from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, Kind
 from jobs.lake.periods import day_in
 
@@ -30,8 +30,17 @@ class Allocation:
     state : str
         "allocated", then "released" once published, then "settled"; or "expired" (charged in
         full), or "given_back" (nothing was read, nothing is charged).
+    analyst, dataset : str
+        Whose account bears it; empty where a job takes from blocks alone and names none.
+    period_start : date or None
+        Period of the account; None where the run takes from blocks alone.
     units, calls : int
-        The reserve: the most that the run can cost.
+        The reserve: the most that the run can cost an account.
+    blocks : mapping of str to RenyiCurve
+        The reserve on each block, which is also its charge: blocks are shared, and what a run did
+        cost would tell others about its answer.
+    note : str or None
+        In mode "track", why the run would have been refused.
     settled : Loss or None
         What it did cost, once settled.
     label, digest : str or None
@@ -43,19 +52,21 @@ class Allocation:
     state: State
     analyst: str
     dataset: str
-    period_start: date
+    period_start: date | None
     units: int
     calls: int
     fingerprint: str
     details: Mapping[str, Any]
     recorded_at: datetime
+    blocks: Mapping[str, RenyiCurve] = field(default_factory=dict)
+    note: str | None = None
     settled: Loss | None = None
     label: str | None = None
     digest: str | None = None
 
     @property
-    def account_key(self) -> tuple[str, str, date]:
-        """Which account bears it."""
+    def account_key(self) -> tuple[str, str, date | None]:
+        """Which account bears it; no account has this key where there is no period."""
         return self.analyst, self.dataset, self.period_start
 
     @property
@@ -72,8 +83,8 @@ class Allocation:
         """Write a fact on this claim, with the columns that people filter by."""
         return Fact(
             kind=kind,
-            analyst=self.analyst,
-            dataset=self.dataset,
+            analyst=self.analyst or None,
+            dataset=self.dataset or None,
             period_start=self.period_start,
             claim_id=self.claim_id,
             run_id=self.run_id,
@@ -93,55 +104,12 @@ class Allocation:
             return NOTHING
         return self.reserve if self.settled is None else self.settled
 
-
-@dataclass(frozen=True)
-class Account:
-    """One analyst on one dataset in one period."""
-
-    analyst: str
-    dataset: str
-    period_start: date
-    period_end: date | None
-    zone: str
-    opened_with: Loss
-    filter: PrivacyFilter
-
-    @classmethod
-    def opened(
-        cls, analyst: str, dataset: str, start: date, end: date | None, zone: str, allowance: Loss
-    ) -> "Account":
-        """Make an account from which nothing has been taken."""
-        return cls(analyst, dataset, start, end, zone, allowance, PrivacyFilter(allowance))
-
-    def __str__(self) -> str:
-        return f"the account of {self.analyst} on {self.dataset} from {self.period_start} on"
-
     @property
-    def key(self) -> tuple[str, str, date]:
-        """Who, on what, when."""
-        return self.analyst, self.dataset, self.period_start
-
-    def covers(self, day: date) -> bool:
-        """Whether a day lies in the period."""
-        return self.period_start <= day and (self.period_end is None or day < self.period_end)
-
-    def fact(self, kind: Kind, **said: Any) -> Fact:
-        """Write a fact on this account."""
-        return Fact(
-            kind=kind,
-            analyst=self.analyst,
-            dataset=self.dataset,
-            period_start=self.period_start,
-            period_end=self.period_end,
-            **said,
-        )
-
-    def overlaps(self, start: date, end: date | None) -> bool:
-        """Whether another period shares a day with this one; an open end yields to what follows."""
-        first_end, second_start = (
-            (self.period_end, start) if self.period_start < start else (end, self.period_start)
-        )
-        return first_end is not None and first_end > second_start
+    def held(self) -> tuple[str, Mapping[str, RenyiCurve]]:
+        """Which part of its blocks it holds: "allocated" or "consumed"; and the curves."""
+        if self.state == "given_back":
+            return "allocated", {}
+        return ("allocated" if self.is_open else "consumed"), self.blocks
 
 
 class Head(NamedTuple):
@@ -158,8 +126,9 @@ class Balances:
 
     heads: dict[str, Head] = field(default_factory=dict)
     accounts: dict[tuple[str, str], dict[date, Account]] = field(default_factory=dict)
+    blocks: dict[str, Block] = field(default_factory=dict)
     claims: dict[str, Allocation] = field(default_factory=dict)
-    refused: set[tuple[str, str, Loss]] = field(default_factory=set)
+    refused: set[tuple[str, str, Loss, str | None]] = field(default_factory=set)
 
     def apply(self, entry: Entry) -> None:
         """Fold one more entry.
@@ -174,8 +143,11 @@ class Balances:
             pass  # says again what the entries before it say
         elif entry.kind in ("open_account", "override"):
             self._open(entry)
+        elif entry.kind == "open_block":
+            self._open_block(entry)
         elif entry.kind == "refuse":
-            self.refused.add((_said(entry.run_id), _said(entry.fingerprint), _loss(entry)))
+            said = _said(entry.run_id), _said(entry.fingerprint), _loss(entry), entry.blocks
+            self.refused.add(said)
         else:
             self._move_claim(entry)
 
@@ -218,24 +190,43 @@ class Balances:
         known = of_analyst.get(start)
         if (known is None) != (entry.kind == "open_account"):
             raise _broken(entry, "opens what is open, or overrides what is not")
-        if known:
-            of_analyst[start] = replace(known, filter=replace(known.filter, capacity=_loss(entry)))
-            return
-        zone = json.loads(entry.details or "{}").get("zone", "UTC")
-        of_analyst[start] = Account.opened(*key, start, entry.period_end, zone, _loss(entry))
+        of_analyst[start] = known.overridden(entry) if known else Account.opened(entry)
+
+    def _open_block(self, entry: Entry) -> None:
+        block = Block.opened(entry)
+        if block.block_id in self.blocks:
+            raise _broken(entry, "opens a block that is open")
+        self.blocks[block.block_id] = block
 
     def _move_claim(self, entry: Entry) -> None:
         run_id = _said(entry.run_id)
         before = self.claims.get(run_id)
         after = advance(before, entry)
+        if after.period_start is not None:
+            self._charge_account(entry, before, after)
+        elif after.reserve != NOTHING:
+            raise _broken(entry, "names no period to charge")
+        self._charge_blocks(entry, before, after)
+        self.claims[run_id] = after
+
+    def _charge_account(self, entry: Entry, before: Allocation | None, after: Allocation) -> None:
         accounts = self.accounts.get((after.analyst, after.dataset), {})
-        account = accounts.get(after.period_start)
+        account = accounts.get(_said(after.period_start))
         if account is None:
             raise _broken(entry, "names an account that was never opened")
         charged = before.charge if before else NOTHING
         used = account.filter.used + after.charge - charged
-        accounts[after.period_start] = replace(account, filter=replace(account.filter, used=used))
-        self.claims[run_id] = after
+        moved = replace(account, filter=replace(account.filter, used=used))
+        accounts[account.period_start] = moved
+
+    def _charge_blocks(self, entry: Entry, before: Allocation | None, after: Allocation) -> None:
+        for sign, claim in ((-1, before), (1, after)):
+            part, curves = claim.held if claim else ("allocated", {})
+            for block_id, curve in curves.items():
+                block = self.blocks.get(block_id)
+                if block is None:
+                    raise _broken(entry, f"names block {block_id}, which was never opened")
+                self.blocks[block_id] = block.moved(part, curve, sign)
 
 
 def fold_claim(entries: Iterable[Entry]) -> Allocation | None:
@@ -256,17 +247,21 @@ def advance(claim: Allocation | None, entry: Entry) -> Allocation:
             run_id=_said(entry.run_id),
             claim_id=_said(entry.claim_id),
             state="allocated",
-            analyst=_said(entry.analyst),
-            dataset=_said(entry.dataset),
-            period_start=_said(entry.period_start),
+            analyst=entry.analyst or "",
+            dataset=entry.dataset or "",
+            period_start=entry.period_start,
             units=entry.units,
             calls=entry.calls,
             fingerprint=_said(entry.fingerprint),
             details=json.loads(entry.details or "{}"),
             recorded_at=entry.recorded_at,
+            blocks=read_curves(entry.blocks),
+            note=entry.reason,
         )
     if claim is None or claim.claim_id != entry.claim_id or not claim.is_open:
         raise _broken(entry, "is about a claim that is not open")
+    if entry.blocks != (None if entry.kind == "release" else write_curves(claim.blocks)):
+        raise _broken(entry, "moves other amounts of blocks than the claim holds")
     if entry.kind == "release" and claim.state == "allocated":
         return replace(claim, state="released", label=entry.label, digest=entry.digest)
     if entry.kind == "settle" and claim.reserve.covers(_loss(entry)):

@@ -1,7 +1,8 @@
 """Carries: all that later entries can depend on, written down so that a fold may begin there.
 
-A carry holds the accounts that are not over and the last one of every analyst on every dataset, the
-open claims with their accounts, and the heads of the regions. All else is in the entries before it.
+A carry holds the accounts that are not over and the last one of every analyst on every dataset, all
+blocks, the open claims with their accounts, and the heads of the regions. All else is in the
+entries before it.
 """
 
 import json
@@ -9,9 +10,10 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
-from dp_udfs.budget import Loss
-from dp_udfs.filters import PrivacyFilter
-from jobs.lake.balances import Account, Allocation, Balances, Head
+from dp_udfs.budget import Loss, RenyiCurve
+from dp_udfs.filters import BlockFilter, PrivacyFilter
+from jobs.lake.balances import Allocation, Balances, Head
+from jobs.lake.budgets import Account, Block, Terms
 from jobs.lake.periods import day_in
 
 
@@ -31,6 +33,7 @@ def write(balances: Balances, now: datetime) -> str:
     said = {
         "heads": {region: _head_to_json(head) for region, head in balances.heads.items()},
         "accounts": [_account_to_json(account) for account in accounts],
+        "blocks": [_block_to_json(block) for block in balances.blocks.values()],
         "claims": [_claim_to_json(claim) for claim in claims],
     }
     return json.dumps(said, sort_keys=True, separators=(",", ":"))
@@ -44,6 +47,8 @@ def read(text: str) -> Balances:
         account = _account_from_json(values)
         of_analyst = balances.accounts.setdefault((account.analyst, account.dataset), {})
         of_analyst[account.period_start] = account
+    for values in said.get("blocks", ()):
+        balances.blocks[values["block_id"]] = _block_from_json(values)
     for values in said["claims"]:
         balances.claims[values["run_id"]] = _claim_from_json(values)
     return balances
@@ -67,6 +72,9 @@ def _account_to_json(account: Account) -> dict[str, Any]:
         "opened_with": _loss_to_json(account.opened_with),
         "capacity": _loss_to_json(account.filter.capacity),
         "used": _loss_to_json(account.filter.used),
+        "terms": account.terms and vars(account.terms),
+        "mode": account.mode,
+        "tracked": account.tracked,
     }
 
 
@@ -80,19 +88,36 @@ def _account_from_json(values: Mapping[str, Any]) -> Account:
         values["zone"],
         Loss(*values["opened_with"]),
         PrivacyFilter(Loss(*values["capacity"]), Loss(*values["used"])),
+        Terms(**values["terms"]) if values.get("terms") else None,
+        values.get("mode", "enforce"),
+        values.get("tracked", False),
     )
+
+
+def _block_to_json(block: Block) -> dict[str, Any]:
+    curves = {name: curve.nano for name, curve in vars(block.filter).items()}
+    return vars(block) | {"filter": curves}
+
+
+def _block_from_json(values: Mapping[str, Any]) -> Block:
+    curves = {name: RenyiCurve(tuple(nano)) for name, nano in values["filter"].items()}
+    typed = {"alphas": tuple(values["alphas"]), "filter": BlockFilter(**curves)}
+    return Block(**{**values, **typed})
 
 
 def _claim_to_json(claim: Allocation) -> dict[str, Any]:
     return vars(claim) | {
-        "period_start": claim.period_start.isoformat(),
+        "period_start": claim.period_start and claim.period_start.isoformat(),
+        "blocks": {block_id: curve.nano for block_id, curve in claim.blocks.items()},
         "recorded_at": claim.recorded_at.isoformat(),
     }
 
 
 def _claim_from_json(values: Mapping[str, Any]) -> Allocation:
+    start, blocks = values["period_start"], values.get("blocks", {})
     typed = {
-        "period_start": date.fromisoformat(values["period_start"]),
+        "period_start": start and date.fromisoformat(start),
+        "blocks": {block_id: RenyiCurve(tuple(nano)) for block_id, nano in blocks.items()},
         "recorded_at": datetime.fromisoformat(values["recorded_at"]),
     }
     return Allocation(**{**values, **typed})

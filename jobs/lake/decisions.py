@@ -6,19 +6,21 @@ operation can be repeated. It raises where the operation is wrong. No storage, n
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Literal
 
-from dp_udfs.budget import Loss
+from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.errors import (
     BudgetExhaustedError,
     ClaimError,
     InvalidParameterError,
     SettingsError,
 )
-from jobs.lake.balances import Account, Allocation, Balances
-from jobs.lake.entries import Fact
+from jobs.lake import refusals
+from jobs.lake.balances import Allocation, Balances
+from jobs.lake.budgets import Account, Curve, Mode, Terms, write_curves
+from jobs.lake.entries import Fact, Kind
 from jobs.lake.periods import day_in
 
 
@@ -33,36 +35,65 @@ class Opening:
     zone: str
     allowance: Loss
     reason: str
+    terms: Terms | None = None
+    mode: Mode = "enforce"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOpening:
+    """A block to be opened."""
+
+    block_id: str
+    dataset: str
+    capacity: RenyiCurve
+    alphas: tuple[str, ...]
+    mode: Mode
+    details: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a run asks for."""
+    """What a run asks for: of an account, of blocks, or of both."""
 
     run_id: str
     analyst: str
     dataset: str
     loss: Loss
-    fingerprint: str
-    period_start: date | None
-    details: Mapping[str, Any]
+    fingerprint: str = ""
+    blocks: Mapping[str, Curve] = field(default_factory=dict)
+    period_start: date | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def needs_account(self) -> bool:
+        """Whether an account bears it: always, unless it takes from blocks alone."""
+        return self.loss != NOTHING or not self.blocks
 
 
 def open_account(balances: Balances, now: datetime, asked: Opening) -> list[Fact]:
     """Open an account that is not open; change one only for a reason."""
     accounts = balances.accounts.get((asked.analyst, asked.dataset), {})
     known = accounts.get(asked.start)
-    said = {
+    said: dict[str, Any] = {
         "units": asked.allowance.units,
         "calls": asked.allowance.calls,
         "reason": asked.reason or None,
     }
     if known is None:
         _require_new_days(accounts, now, asked)
-        account = Account.opened(
-            asked.analyst, asked.dataset, asked.start, asked.end, asked.zone, asked.allowance
+        details: dict[str, Any] = {"zone": asked.zone}
+        details |= {"terms": vars(asked.terms)} if asked.terms else {}
+        details |= {"mode": asked.mode} if asked.mode != "enforce" else {}
+        fact = Fact(
+            kind="open_account",
+            analyst=asked.analyst,
+            dataset=asked.dataset,
+            period_start=asked.start,
+            period_end=asked.end,
+            details=canonical(details),
+            **said,
         )
-        return [account.fact("open_account", details=canonical({"zone": asked.zone}), **said)]
+        return [fact]
     if asked.allowance == known.filter.capacity:
         return []
     if asked.reason:
@@ -75,30 +106,85 @@ def open_account(balances: Balances, now: datetime, asked: Opening) -> list[Fact
     )
 
 
+def override(
+    account: Account, units: int | None, calls: int | None, mode: Mode | None, reason: str
+) -> list[Fact]:
+    """Change what is given of an account's allowance and mode."""
+    if not reason:
+        raise InvalidParameterError("reason is missing: say why the allowance changes")
+    now = account.filter.capacity
+    changed = Loss(now.units if units is None else units, now.calls if calls is None else calls)
+    if changed == now and mode in (None, account.mode):
+        return []
+    details = canonical({"mode": mode}) if mode not in (None, account.mode) else None
+    said = {"units": changed.units, "calls": changed.calls, "reason": reason, "details": details}
+    return [account.fact("override", **said)]
+
+
+def open_block(balances: Balances, asked: BlockOpening) -> list[Fact]:
+    """Open a block that is not open; its capacity never changes."""
+    known = balances.blocks.get(asked.block_id)
+    if known is None:
+        details = {**asked.details, "alphas": asked.alphas, "mode": asked.mode}
+        return [
+            Fact(
+                kind="open_block",
+                dataset=asked.dataset,
+                blocks=write_curves({asked.block_id: asked.capacity}),
+                details=canonical(details),
+            )
+        ]
+    first = known.dataset, known.filter.capacity, known.alphas, known.mode
+    if first != (asked.dataset, asked.capacity, asked.alphas, asked.mode):
+        raise SettingsError(
+            f"block {asked.block_id} was opened on dataset {known.dataset} with capacity "
+            f"{known.filter.capacity} at alpha {', '.join(known.alphas)} in mode {known.mode}; "
+            f"that never changes"
+        )
+    return []
+
+
 def allocate(
-    balances: Balances, now: datetime, claim: Allocation | None, asked: Demand, claim_id: str
+    balances: Balances,
+    now: datetime,
+    claim: Allocation | None,
+    asked: Demand,
+    claim_id: str,
+    spenders: refusals.Spenders,
 ) -> tuple[list[Fact], BudgetExhaustedError | None]:
-    """Grant a demand, or refuse it: then the refusal comes back beside its fact."""
+    """Grant a demand, or refuse it: then the refusal comes back beside its fact.
+
+    All or nothing: what is short anywhere refuses everything. `spenders` finds the claims that a
+    refusal names.
+    """
+    curves = _curves(balances, asked)
     if claim:
-        _require_same_question(claim, asked)
+        _require_same_question(claim, asked, curves)
         if claim.state != "given_back":
             return [], None
-    account = _running_account(balances, now, asked)
-    said = {
+    account = _running_account(balances, now, asked) if asked.needs_account else None
+    said: dict[str, Any] = {
+        "analyst": asked.analyst or None,
+        "dataset": asked.dataset or None,
+        "period_start": account and account.period_start,
+        "period_end": account and account.period_end,
         "units": asked.loss.units,
         "calls": asked.loss.calls,
+        "blocks": write_curves(curves),
         "run_id": asked.run_id,
         "fingerprint": asked.fingerprint,
         "details": canonical(asked.details),
     }
-    try:
-        account.filter.admit(asked.loss)
-    except BudgetExhaustedError as short:
-        refusal = _explained(short, account, asked)
-        repeated = (asked.run_id, asked.fingerprint, asked.loss) in balances.refused
-        facts = [] if repeated else [account.fact("refuse", reason=str(refusal), **said)]
+    blocks = [(balances.blocks[block_id], curve) for block_id, curve in curves.items()]
+    short = refusals.shortages(account, asked.loss, blocks)
+    if any(each.mode == "enforce" for each in short):
+        refusal = refusals.explain(short, asked.analyst, spenders, asked.details)
+        known = asked.run_id, asked.fingerprint, asked.loss, said["blocks"]
+        repeated = known in balances.refused
+        facts = [] if repeated else [Fact(kind="refuse", reason=str(refusal), **said)]
         return facts, refusal
-    return [account.fact("allocate", claim_id=claim_id, **said)], None
+    note = refusals.note(short)
+    return [Fact(kind="allocate", claim_id=claim_id, reason=note, **said)], None
 
 
 def release(claim: Allocation, label: str, digest: str) -> list[Fact]:
@@ -121,7 +207,7 @@ def settle(claim: Allocation, loss: Loss, publish: tuple[str, str] | None) -> li
     if claim.state == "settled" and claim.settled == loss:
         return []
     claim.require_open()
-    return [*publication, claim.fact("settle", units=loss.units, calls=loss.calls)]
+    return [*publication, _closing(claim, "settle", units=loss.units, calls=loss.calls)]
 
 
 def close(claim: Allocation, kind: Literal["expire", "give_back"], reason: str) -> list[Fact]:
@@ -133,7 +219,7 @@ def close(claim: Allocation, kind: Literal["expire", "give_back"], reason: str) 
     claim.require_open()
     if kind == "give_back" and claim.state == "released":
         raise ClaimError(f"run {claim.run_id} has published and cannot give its claim back")
-    return [claim.fact(kind, units=claim.units, calls=claim.calls, reason=reason)]
+    return [_closing(claim, kind, units=claim.units, calls=claim.calls, reason=reason)]
 
 
 def no_account(balances: Balances, analyst: str, dataset: str, at: date | None) -> SettingsError:
@@ -157,6 +243,11 @@ def canonical(details: Mapping[str, Any]) -> str:
         raise InvalidParameterError(f"details cannot be written as JSON: {error}") from None
 
 
+def _closing(claim: Allocation, kind: Kind, **said: Any) -> Fact:
+    """Write how a claim ends; blocks are charged what was reserved, or get all of it back."""
+    return claim.fact(kind, blocks=write_curves(claim.blocks), **said)
+
+
 def _require_new_days(accounts: Mapping[date, Account], now: datetime, asked: Opening) -> None:
     """Refuse a second allowance for days that have one, and a first one for days gone by."""
     period = f"the period {asked.start} to {asked.end or 'the next'}"
@@ -170,12 +261,15 @@ def _require_new_days(accounts: Mapping[date, Account], now: datetime, asked: Op
         raise SettingsError(f"{period} is over; no account is opened for it")
 
 
-def _require_same_question(claim: Allocation, asked: Demand) -> None:
+def _require_same_question(
+    claim: Allocation, asked: Demand, curves: Mapping[str, RenyiCurve]
+) -> None:
     """Refuse a run id that stands for another question."""
     bound = {
         "analyst": (claim.analyst, asked.analyst),
         "dataset": (claim.dataset, asked.dataset),
         "price": (claim.reserve, asked.loss),
+        "blocks": (write_curves(claim.blocks), write_curves(curves)),
         "fingerprint": (claim.fingerprint, asked.fingerprint),
     }
     for name, (first, now) in bound.items():
@@ -197,19 +291,16 @@ def _running_account(balances: Balances, now: datetime, asked: Demand) -> Accoun
     return account
 
 
-def _explained(
-    short: BudgetExhaustedError, account: Account, asked: Demand
-) -> BudgetExhaustedError:
-    """Say whom a refusal is about, and when there is more."""
-    name = f"{account.analyst} on {asked.details.get('dataset_name') or account.dataset}"
-    end = account.period_end
-    resets = f"on {end} ({account.zone})" if end else "when the next period is opened"
-    return type(short)(
-        f"{name}, period {account.period_start}: {short}; resets {resets}",
-        **short.facts,
-        analyst=account.analyst,
-        dataset=account.dataset,
-        capacity=account.filter.capacity,
-        period_start=account.period_start,
-        resets_at=end,
-    )
+def _curves(balances: Balances, asked: Demand) -> dict[str, RenyiCurve]:
+    """Read what is asked of each block, on that block's own grid."""
+    curves = {}
+    for block_id, curve in asked.blocks.items():
+        block = balances.blocks.get(block_id)
+        if block is None:
+            raise SettingsError(f"there is no block {block_id}; open it first")
+        if asked.dataset and asked.dataset != block.dataset:
+            raise SettingsError(
+                f"block {block_id} is a slice of dataset {block.dataset}, not of {asked.dataset}"
+            )
+        curves[block_id] = block.demand(curve)
+    return curves

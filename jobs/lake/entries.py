@@ -9,8 +9,8 @@ from typing import Literal
 import pyarrow as pa
 
 Kind = Literal[
-    "open_account", "override", "allocate", "refuse", "release", "settle", "give_back", "expire",
-    "carry",
+    "open_account", "override", "open_block", "allocate", "refuse", "release", "settle",
+    "give_back", "expire", "carry",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -66,14 +66,16 @@ _COMMENTS = {
     "region": "data centre that wrote the entry",
     "entry_no": "1, 2, 3... within the region",
     "entry_id": "global name of the entry; begins with the region",
-    "kind": "open_account, override, allocate, refuse, release, settle, give_back, expire, carry",
+    "kind": "open_account, override, open_block, allocate, refuse, release, settle, give_back, "
+    "expire or carry",
     "analyst": "who asks",
     "dataset": "id of the table that is asked about, not the name of a settings file",
     "period_start": "first day of the account's period",
     "period_end": "first day after the period; null while no end is known",
     "units": "information units: the allowance, the reserve, what was asked or what it cost",
     "calls": "calls: likewise",
-    "blocks": "privacy blocks and the curve taken from each, as JSON",
+    "blocks": "privacy blocks and a curve for each, in billionths of epsilon, as JSON: the "
+    "capacity, what was asked, or what is charged",
     "claim_id": "what was allocated",
     "run_id": "the caller's key for one attempt at something",
     "fingerprint": "hash of question, snapshot and price that the claim is bound to",

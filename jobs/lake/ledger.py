@@ -1,4 +1,4 @@
-"""Who may still learn how much: accounts, claims and what was published, from an append-only table.
+"""Who may still learn how much: accounts, blocks, claims, publications, from an append-only table.
 
 Every operation reads to the head of the log, decides from what the entries add up to, and appends
 only if nobody appended in between; else it reads again and decides again. So two processes never
@@ -7,16 +7,12 @@ operation is idempotent by run id: the caller may repeat it whenever it does not
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from pathlib import Path
-from typing import Any, NamedTuple
+from datetime import date, datetime
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import pyarrow as pa
-
 from dp_udfs import checks
-from dp_udfs.budget import Loss
+from dp_udfs.budget import Loss, RenyiCurve
 from dp_udfs.errors import (
     BudgetExhaustedError,
     ClaimError,
@@ -24,54 +20,15 @@ from dp_udfs.errors import (
 )
 from jobs.lake import decisions
 from jobs.lake.balances import Allocation, Balances
-from jobs.lake.decisions import Demand, Opening
-from jobs.lake.entries import COLUMNS, GENESIS, Fact
-from jobs.lake.journal import Journal
+from jobs.lake.budgets import PURE, Block, Curve, Mode, Terms, grid
+from jobs.lake.decisions import BlockOpening, Demand, Opening
+from jobs.lake.entries import Fact
+from jobs.lake.ledger_reader import Budget, LedgerReader, Published, utc_now
 
-__all__ = ["Allocation", "Budget", "Ledger", "Published", "utc_now"]
-
-
-def utc_now() -> datetime:
-    """Tell the time."""
-    return datetime.now(UTC)
+__all__ = ["Allocation", "Block", "Budget", "Ledger", "Published", "Terms", "utc_now"]
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What an account owns and what is left of it.
-
-    Attributes
-    ----------
-    units, calls : int
-        The allowance of the period.
-    units_left, calls_left : int
-        What may still be asked for; open claims are counted with their reserves.
-    resets_at : date or None
-        First day of the next period, in the account's time zone; None while not known.
-    open : tuple of Allocation
-        Claims that are neither settled, expired nor given back.
-    """
-
-    analyst: str
-    dataset: str
-    units: int
-    calls: int
-    units_left: int
-    calls_left: int
-    period_start: date
-    resets_at: date | None
-    open: tuple[Allocation, ...] = ()
-
-
-class Published(NamedTuple):
-    """One publication: which answer, to whom, by which run."""
-
-    label: str
-    analyst: str
-    run_id: str
-
-
-class Ledger:
+class Ledger(LedgerReader):
     """The ledger of one region.
 
     Parameters
@@ -95,25 +52,6 @@ class Ledger:
     own, and fork before making one.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        region: str = "local",
-        clock: Callable[[], datetime] = utc_now,
-        *,
-        create: bool = True,
-    ) -> None:
-        if not (
-            region.isascii() and region.replace("-", "").isalnum() and region == region.lower()
-        ):
-            raise InvalidParameterError(
-                f"region = {region!r} must be small letters, digits and hyphens"
-            )
-        self.path = str(path)
-        self.region = region
-        self._create = create
-        self._journal = Journal(self.path, region, clock)
-
     def open_account(
         self,
         analyst: str,
@@ -125,6 +63,8 @@ class Ledger:
         period_end: date | None = None,
         zone: str = "UTC",
         reason: str = "",
+        terms: Terms | None = None,
+        mode: Mode = "enforce",
     ) -> None:
         """Open an account with its allowance, or override the allowance of an open one.
 
@@ -142,6 +82,11 @@ class Ledger:
         reason : str
             Needed to change the allowance of an account that is open: without one, a call that
             repeats what the account was opened with changes nothing.
+        terms : Terms, optional
+            What a unit and a call stand for. They never change while the account is open.
+        mode : str
+            "enforce", or "track": everything is recorded and nothing refused, hence nothing
+            guaranteed.
 
         Raises
         ------
@@ -160,24 +105,114 @@ class Ledger:
             zone=zone,
             allowance=Loss(units, calls),
             reason=reason,
+            terms=terms,
+            mode=mode,
         )
         self._journal.prepare(create=self._create)
         self._journal.append(lambda balances, now: decisions.open_account(balances, now, asked))
+
+    def update_budget(
+        self,
+        analyst: str,
+        dataset: str,
+        *,
+        reason: str,
+        units: int | None = None,
+        calls: int | None = None,
+        mode: Mode | None = None,
+    ) -> None:
+        """Change the allowance or the mode of the account that is running, from now on.
+
+        Parameters
+        ----------
+        analyst, dataset : str
+            Whose account, and the table's id.
+        reason : str
+            Why: it stands in the ledger for good.
+        units, calls : int, optional
+            The new allowance; what is left out stays. It may be below what is used already.
+        mode : str, optional
+            "enforce" or "track". A period that was tracked once has no guarantee.
+
+        Raises
+        ------
+        SettingsError
+            If there is no such account.
+        """
+
+        def decide(balances: Balances, now: datetime) -> list[Fact]:
+            account = balances.account_on(analyst, dataset, now)
+            if account is None:
+                raise decisions.no_account(balances, analyst, dataset, None)
+            return decisions.override(account, units, calls, mode, reason)
+
+        self._journal.append(decide)
+
+    def open_block(
+        self,
+        block_id: str,
+        dataset: str,
+        capacity: Curve,
+        *,
+        alphas: tuple[str, ...] = (PURE,),
+        mode: Mode = "enforce",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open a privacy block: what all analysts and models together may learn from a slice.
+
+        Parameters
+        ----------
+        block_id : str
+            Its name, for good.
+        dataset : str
+            The table's id.
+        capacity : number, sequence of numbers or RenyiCurve
+            One value per alpha, rounded down to billionths of epsilon. `composition.block_capacity`
+            makes it of an epsilon and a delta. Where it is not positive the order is never used.
+        alphas : tuple of str
+            The Rényi orders, rising from 2; "inf" alone is basic composition: one epsilon.
+        mode : str
+            "enforce", or "track": recorded and never refused.
+        details : mapping, optional
+            Which slice it is, as JSON.
+
+        Raises
+        ------
+        SettingsError
+            If it was opened with other numbers.
+        """
+        checks.identifiers(block_id=block_id, dataset=dataset)
+        curve = capacity if isinstance(capacity, RenyiCurve) else RenyiCurve.capacity(capacity)
+        if len(curve.nano) != len(grid(alphas)):
+            raise InvalidParameterError(
+                f"block {block_id}: capacity {curve} needs one value for each alpha of "
+                f"{', '.join(alphas)}"
+            )
+        asked = BlockOpening(
+            block_id=block_id,
+            dataset=dataset,
+            capacity=curve,
+            alphas=alphas,
+            mode=mode,
+            details=details or {},
+        )
+        self._journal.prepare(create=self._create)
+        self._journal.append(lambda balances, _: decisions.open_block(balances, asked))
 
     def allocate(
         self,
         run_id: str,
         *,
-        analyst: str,
-        dataset: str,
+        analyst: str = "",
+        dataset: str = "",
         units: int = 0,
         calls: int = 0,
-        blocks: Mapping[str, Any] | None = None,
+        blocks: Mapping[str, Curve] | None = None,
         fingerprint: str = "",
         period_start: date | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> Allocation:
-        """Take the most that a run can cost, before it reads anything.
+        """Take the most that a run can cost, before it reads anything: all of it, or nothing.
 
         Parameters
         ----------
@@ -185,9 +220,11 @@ class Ledger:
             The caller's key for this attempt. A repeat returns what the first one got; a run that
             gave its claim back may take a new one.
         analyst, dataset : str
-            Whose account, and the table's id.
+            Whose account, and the table's id. A job that takes from blocks alone may name none.
         units, calls : int
-            The reserve.
+            The reserve on the account.
+        blocks : mapping of str to number, sequence of numbers or RenyiCurve, optional
+            What is taken of each block: one value per alpha, rounded up to billionths of epsilon.
         fingerprint : str
             Hash of question, snapshot and price: what the claim is bound to.
         period_start : date, optional
@@ -203,49 +240,42 @@ class Ledger:
         Raises
         ------
         BudgetExhaustedError
-            If the account has less left (`CallLimitError`: fewer calls); the refusal is recorded.
+            If the account or a block has less left (`CallLimitError`: fewer calls); the refusal
+            names what used it up and is recorded.
         ClaimError
             If the run id is bound to another question.
         SettingsError
-            If there is no such account, or not for this period.
+            If there is no such account, not for this period, or no such block.
         """
-        checks.identifiers(run_id=run_id, analyst=analyst, dataset=dataset)
-        if blocks:
-            raise InvalidParameterError("blocks = ... : this ledger keeps no privacy blocks yet")
         asked = Demand(
             run_id=run_id,
             analyst=analyst,
             dataset=dataset,
             loss=Loss(units, calls),
             fingerprint=fingerprint,
+            blocks=blocks or {},
             period_start=period_start,
             details=details or {},
         )
+        checks.identifiers(run_id=run_id)
+        names = {"analyst": analyst, "dataset": dataset}
+        needed = asked.needs_account
+        checks.identifiers(**{name: said for name, said in names.items() if said or needed})
         refusal: BudgetExhaustedError | None = None
 
         def decide(balances: Balances, now: datetime) -> list[Fact]:
             nonlocal refusal
             claim = self._journal.claim(run_id)
             claim_id = self._journal.new_id()
-            facts, refusal = decisions.allocate(balances, now, claim, asked, claim_id)
+            facts, refusal = decisions.allocate(
+                balances, now, claim, asked, claim_id, self._claims_of
+            )
             return facts
 
         self._journal.append(decide)
         if refusal:
             raise refusal
         return self._known(run_id)
-
-    def find(self, run_id: str) -> Allocation | None:
-        """Look up what a run was granted and what became of it; None if it never was."""
-        if self._create and not self._journal.exists():
-            return None  # the first account has yet to make the table
-        with self._journal.reading():
-            return self._journal.claim(run_id)
-
-    def open_claims(self) -> tuple[Allocation, ...]:
-        """List all claims that are neither settled, expired nor given back, oldest first."""
-        with self._journal.reading() as balances:
-            return tuple(claim for claim in balances.claims.values() if claim.is_open)
 
     def release(self, run_id: str, *, label: str, digest: str) -> None:
         """Publish: from this entry on readers see the rows. Only on a claim that is still open.
@@ -312,69 +342,6 @@ class Ledger:
             If the claim is unknown or closed otherwise.
         """
         self._on_claim(run_id, lambda claim: decisions.close(claim, "expire", reason))
-
-    def get_budget(self, analyst: str, dataset: str, at: date | None = None) -> Budget:
-        """Say what an account owns and what is left.
-
-        Parameters
-        ----------
-        analyst, dataset : str
-            Whose account, and the table's id.
-        at : date, optional
-            A day of the period in question; without it, now.
-
-        Raises
-        ------
-        SettingsError
-            If there is no such account.
-        """
-        with self._journal.reading() as balances:
-            moment = at or self._journal.now()
-            account = balances.account_on(analyst, dataset, moment)
-            if account is None:  # of a period that is over, perhaps
-                balances = self._journal.all_balances()  # noqa: PLW2901
-                account = balances.account_on(analyst, dataset, moment)
-            if account is None:
-                raise decisions.no_account(balances, analyst, dataset, at)
-            left = account.filter.left
-            return Budget(
-                analyst,
-                dataset,
-                account.filter.capacity.units,
-                account.filter.capacity.calls,
-                left.units,
-                left.calls,
-                account.period_start,
-                account.period_end,
-                balances.open_claims(account),
-            )
-
-    def released_labels(
-        self, analyst: str | None = None, dataset: str | None = None
-    ) -> list[Published]:
-        """List what was published, oldest first; to one analyst or from one table if given."""
-        with self._journal.reading():
-            rows = self._journal.query(
-                "SELECT label, analyst, run_id, dataset FROM ledger WHERE kind = 'release' "
-                "ORDER BY position"
-            ).to_pylist()
-        return [
-            Published(row["label"], row["analyst"], row["run_id"])
-            for row in rows
-            if analyst in (None, row["analyst"]) and dataset in (None, row["dataset"])
-        ]
-
-    def entries(self) -> pa.Table:
-        """Read all entries in order."""
-        with self._journal.reading():
-            rows = self._journal.query("SELECT * FROM ledger ORDER BY position")
-            return rows.select(COLUMNS.names).cast(COLUMNS)
-
-    def head(self) -> str:
-        """Return the hash of this region's last entry, on which all before it depend."""
-        with self._journal.reading() as balances:
-            head = balances.heads.get(self.region)
-            return head.hash if head else GENESIS
 
     def _known(self, run_id: str) -> Allocation:
         claim = self._journal.claim(run_id)

@@ -79,7 +79,8 @@ def test_a_refusal_says_what_was_asked_what_is_left_and_when_it_resets(ledger: L
         ask(ledger, "r2", details={"dataset_name": "films"})
     assert str(refused.value) == (
         "research on films, period 2026-11-01: asked for 21 units and 1 call, left 10 units and "
-        "9 calls of 100 units and 10 calls; resets on 2026-12-01 (UTC)"
+        "9 calls of 100 units and 10 calls, used by r1 (90 units and 1 call, open); "
+        "resets on 2026-12-01 (UTC)"
     )
     assert refused.value.facts["left"] == Loss(10, 9)
     assert refused.value.facts["resets_at"] == DECEMBER
