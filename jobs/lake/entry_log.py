@@ -162,8 +162,17 @@ class EntryLog:
         self._read_version = table.version()
         return from_table(rows)
 
-    def append(self, entries: Sequence[Entry]) -> tuple[bool, list[Entry]]:
+    def append(
+        self, entries: Sequence[Entry], *, begin_segment: bool = False
+    ) -> tuple[bool, list[Entry]]:
         """Append entries if nobody appended since `read_new`.
+
+        Parameters
+        ----------
+        entries : sequence of Entry
+            At least one.
+        begin_segment : bool
+            Whether they begin a segment: then the first is a carry of what came before.
 
         Returns
         -------
@@ -179,7 +188,7 @@ class EntryLog:
         table = self._current()
         if table.version() != self._read_version:
             return False, self.read_new()
-        rows = self._rows(entries)
+        rows = self._rows(entries, self._segment + begin_segment)
         try:
             write_deltalake(
                 table,
@@ -286,8 +295,7 @@ class EntryLog:
             self._segment, self._segment_begin = segment, self.position
         self.position += 1
 
-    def _rows(self, entries: Sequence[Entry]) -> pa.Table:
-        segment = self._segment + (entries[0].kind == "carry")
+    def _rows(self, entries: Sequence[Entry], segment: int) -> pa.Table:
         rows = [
             vars(entry) | {"position": position, "segment": segment}
             for position, entry in enumerate(entries, start=self.position)

@@ -22,7 +22,9 @@ from jobs.lake import carries
 from jobs.lake.balances import Allocation, Balances, fold_claim
 from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, from_table
 from jobs.lake.entry_log import EntryLog
+from jobs.lake.merging import lacking
 
+COPIES = 512  # entries that are copied in one commit
 PATIENCE = 60.0  # seconds of conflicts until an operation gives up
 T = TypeVar("T")
 
@@ -73,16 +75,52 @@ class Journal:
         LedgerConflictError
             If others were first for longer than `PATIENCE`.
         """
+
+        def chained(balances: Balances) -> list[Entry]:
+            now = self.now()
+            facts = decide(balances, now)
+            return self._chained(facts, now) if facts else []
+
+        self._append(chained, begin_segments=True)
+
+    def append_copies(self, theirs: Sequence[Entry]) -> int:
+        """Append entries of another table that this one lacks: as they are, in their order.
+
+        Nothing is said by this region, so no segment begins: that waits for its own next entry.
+
+        Returns
+        -------
+        int
+            How many were lacking.
+
+        Raises
+        ------
+        LedgerConflictError
+            If an entry is here with other content, or does not continue its region's chain.
+        """
+        copied = 0
+
+        def first_lacking(_: Balances) -> list[Entry]:
+            here = from_table(self.query("SELECT * FROM ledger ORDER BY position"))
+            return lacking(here, theirs)[:COPIES]
+
+        while copies := self._append(first_lacking, begin_segments=False):
+            copied += copies
+        return copied
+
+    def _append(
+        self, decide: Callable[[Balances], Sequence[Entry]], *, begin_segments: bool
+    ) -> int:
+        """Append what `decide` says of the balances as they are; return how many entries."""
         deadline = time.monotonic() + PATIENCE
         pause = 0.01
         self.prepare(create=False)
         with self._mutex, self._log.queue():
             while True:
-                balances = self._refresh()
-                now = self.now()
-                facts = decide(balances, now)
-                if not facts or self._try_append(facts, now):
-                    return
+                entries = decide(self._refresh())
+                begins = begin_segments and self._log.segment_is_full
+                if not entries or self._try_append(entries, begin_segment=begins):
+                    return len(entries)
                 if time.monotonic() > deadline:
                     raise LedgerConflictError(
                         f"the ledger at {self.location} kept moving for {PATIENCE:.0f} s and "
@@ -148,10 +186,10 @@ class Journal:
                 self._balances.apply(entry)
         return self._balances
 
-    def _try_append(self, facts: Sequence[Fact], now: datetime) -> bool:
+    def _try_append(self, entries: Sequence[Entry], *, begin_segment: bool) -> bool:
         with self._afresh_on_failure():
             before = self._log.position
-            landed, new = self._log.append(self._chained(facts, now))
+            landed, new = self._log.append(entries, begin_segment=begin_segment)
             for entry in new:
                 self._balances.apply(entry)
             self._log.tidy(before)
