@@ -12,6 +12,9 @@ from datetime import date, timedelta
 from fractions import Fraction
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dp_udfs import checks
 from dp_udfs.checks import Real
 
@@ -88,7 +91,51 @@ def bounded_range_renyi_epsilon(steps: int, epsilon: Real, delta: Real) -> float
     t, e, log_1_delta = _read(steps, epsilon, delta)
     if not t:
         return 0.0
-    return min(t * e, _from_renyi(lambda alpha: t * _bounded_range_renyi(alpha, e), log_1_delta))
+    return min(t * e, _from_renyi(lambda alpha: t * bounded_range_renyi(alpha, e), log_1_delta))
+
+
+def adaptive_epsilon(
+    steps: int, epsilon: Real, delta: Real, *, cells: int = 16, margin: float = 4.0
+) -> float:
+    """Compose bounded-range steps as well as can be: the optimum for adaptive choices, from above.
+
+    An offline figure: it takes seconds for 3,000 steps, and holds for a number of steps that is
+    fixed beforehand, all of the same epsilon. Parameters and errors are those of
+    `bounded_range_epsilon`.
+
+    Parameters
+    ----------
+    cells : int
+        Points of the grid in one epsilon. The error falls with their square and time grows with it:
+        16 say 32.52 where 3,000 steps of 0.15 cost 32.49 at delta 1e-9.
+    margin : float
+        How far, in nats, the grid reaches beyond where the loss is looked for.
+
+    Notes
+    -----
+    Let H(a) be the most that `delta` can be at ratio a = exp(epsilon) after n steps. One more step
+    makes of it, at a, the highest chord of H over a window [v exp(-epsilon), v] that holds a. H is
+    convex, so straight lines between grid points lie above it; on them the highest chord of each
+    cell of v has a closed form. Rounding errors of the floating point are not counted.
+
+    References
+    ----------
+    Dong, Durfee and Rogers (2020), arXiv 1909.13830, for steps chosen beforehand.
+    """
+    t, e, log_1_delta = _read(steps, epsilon, delta)
+    checks.positive_integers(cells=cells)
+    if not t:
+        return 0.0
+    top = bounded_range_epsilon(steps, epsilon, delta)
+    first, last = -cells * math.ceil(margin / e + 2), cells * (top + margin) / e
+    grid = np.exp(np.arange(first, last) * (e / cells))
+    most = np.maximum(0.0, 1 - grid)
+    for _ in range(t):
+        most = _highest_chords(grid, most, e, cells)
+    after = int(np.argmax(most <= math.exp(-log_1_delta)))
+    low, high = most[after], most[after - 1]
+    share = (high - math.exp(-log_1_delta)) / (high - low)
+    return min(t * e, math.log(grid[after - 1] + share * (grid[after] - grid[after - 1])))
 
 
 def pure_epsilon(steps: int, epsilon: Real, delta: Real) -> float:
@@ -213,6 +260,36 @@ def _read(steps: int, epsilon: Real, delta: Real) -> tuple[int, float, float]:
     return int(steps), float(checks.exact_epsilon(epsilon)), log_1_delta
 
 
+def _highest_chords(
+    grid: NDArray[np.float64], most: NDArray[np.float64], epsilon: float, cells: int
+) -> NDArray[np.float64]:
+    """Give the highest chord at each grid point, of a convex function that is 1 at 0.
+
+    On a cell of v the function is alpha + beta v, one window below it is alpha' + beta' v exp(-e),
+    and the chord at a is (P + a R + D v + a E / v) / (1 - exp(-e)) with the coefficients below.
+    D and E are never positive, so it is highest at v = sqrt(a E / D), or at an end of the cell.
+    """
+    shrink, size = math.exp(-epsilon), len(grid)
+    ratios = np.exp(np.arange(1, cells + 1) * (epsilon / cells))
+    points = np.concatenate([grid[0] / ratios[::-1], grid, grid[-1] * ratios])
+    before = 1 - (1 - most[0]) * points[:cells] / grid[0]
+    values = np.concatenate([before, most, np.full(cells, most[-1])])
+    beta = np.diff(values) / np.diff(points)
+    alpha = values[:-1] - points[:-1] * beta
+    d = shrink * (beta[:-cells] - beta[cells:])
+    e = alpha[cells:] - alpha[:-cells]
+    p, r = alpha[:-cells] - shrink * alpha[cells:], beta[cells:] - shrink * beta[:-cells]
+    at_best = np.sqrt(np.maximum(e / np.where(d < 0, d, -np.inf), 0))
+    root, highest = np.sqrt(grid), most * -math.expm1(-epsilon)
+    for first in range(cells):
+        here = slice(first, first + size)
+        ends = points[cells + first : cells + first + size + 1]
+        v = np.clip(root * at_best[here], ends[:-1], ends[1:])
+        chord = p[here] + d[here] * v + grid * (r[here] + e[here] / v)
+        np.maximum(highest, chord, out=highest)
+    return highest / -math.expm1(-epsilon)
+
+
 def _mean_excess(epsilon: float) -> float:
     """Compute epsilon / (1 - exp(-epsilon)) - 1 without cancellation."""
     if epsilon < 0.01:
@@ -238,8 +315,8 @@ def _from_renyi(curve: Callable[[float], float], log_1_delta: float) -> float:
     return max(0.0, min(epsilon_at(orders[best]), float(found.fun)))
 
 
-def _bounded_range_renyi(alpha: float, epsilon: float) -> float:
-    """Rényi divergence of one bounded-range step at the worst s.
+def bounded_range_renyi(alpha: float, epsilon: float) -> float:
+    """Compute the Rényi divergence of order `alpha` of one bounded-range step, at the worst s.
 
     With c = expm1((alpha-1) epsilon) / (1 - exp(-epsilon)) the divergence at s, times alpha - 1, is
     ln(1 + c (1 - exp(-s))) - (alpha-1) s; it is largest at exp(-s) = (alpha-1) (1+c) / (alpha c).

@@ -6,7 +6,7 @@ together learn from one slice of the data, for good.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
@@ -20,7 +20,7 @@ from dp_udfs.filters import BlockFilter, PrivacyFilter
 from jobs.lake.entries import Fact, Kind
 
 Mode = Literal["enforce", "track"]
-Curve = RenyiCurve | checks.Real | list[checks.Real] | tuple[checks.Real, ...]
+Curve = RenyiCurve | checks.Real | Sequence[checks.Real]
 
 PURE = "inf"  # the order at which Rényi divergence is epsilon itself: basic composition
 SMALLEST_ALPHA = 2  # below it the union over a grid costs more delta than the block says

@@ -70,6 +70,65 @@ def test_nothing_spent_loses_nothing() -> None:
     assert composition.bounded_range_epsilon(0, 0.15, 1e-9) == 0
 
 
+def test_the_adaptive_optimum_of_the_standard_allowance_is_within_its_bracket() -> None:
+    assert 32.44 <= composition.adaptive_epsilon(3000, "0.15", "1e-9") <= 32.55
+
+
+@pytest.mark.parametrize(("epsilon", "at"), [(1.0, 0.3), (0.5, 0.1), (3.0, 2.0)])
+def test_the_optimum_of_one_step_is_the_closed_form(epsilon: float, at: float) -> None:
+    delta = (1 - math.exp((at - epsilon) / 2)) ** 2 / -math.expm1(-epsilon)
+    assert composition.adaptive_epsilon(1, epsilon, delta, cells=80) == pytest.approx(at, rel=1e-3)
+    assert composition.adaptive_epsilon(1, epsilon, delta) >= at - 1e-12
+
+
+def test_choosing_after_seeing_costs_more_than_choosing_before() -> None:
+    found = composition.adaptive_epsilon(2, 1, 0.2365, cells=80)
+    assert found == pytest.approx(0.2, abs=1e-3)
+    delta_before = max(_two_steps_delta(s / 200, r / 200, 0.2) for s in range(201) for r in [s])
+    assert delta_before == pytest.approx(0.2299, abs=1e-3)
+
+
+def _two_steps_delta(first: float, second: float, at: float) -> float:
+    """Hockey stick of two bounded-range steps of epsilon 1, with losses in [-s, 1 - s]."""
+    outcomes = [(1.0, 0.0)]
+    for s in (first, second):
+        p = math.expm1(-s) / math.expm1(-1)
+        outcomes = [(w * q, z + dz) for w, z in outcomes for q, dz in ((p, 1 - s), (1 - p, -s))]
+    return sum(w * max(0.0, -math.expm1(at - z)) for w, z in outcomes)
+
+
+@pytest.mark.parametrize(("steps", "epsilon", "delta"), [(10, 1.0, 1e-9), (100, 0.15, 1e-6)])
+def test_the_optimum_lies_under_every_other_bound_and_above_one_strategy(
+    steps: int, epsilon: float, delta: float
+) -> None:
+    found = composition.adaptive_epsilon(steps, epsilon, delta, cells=40)
+    assert found <= composition.bounded_range_renyi_epsilon(steps, epsilon, delta) * 1.001
+    up = 1 / (1 + math.exp(-epsilon / 2))  # randomised response of epsilon / 2
+    reached = sum(
+        math.comb(steps, ups)
+        * up**ups
+        * (1 - up) ** (steps - ups)
+        * max(0.0, -math.expm1(found - (2 * ups - steps) * epsilon / 2))
+        for ups in range(steps + 1)
+    )
+    assert reached <= delta
+    assert reached > 0 or found > steps * epsilon / 2
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.15, 1.0])
+@pytest.mark.parametrize("ratio", [0.3, 1.01, 1.5, 2.0, 3.3, 7.0])
+def test_a_step_of_another_epsilon_weighs_no_more_than_its_squared_ratio(
+    epsilon: float, ratio: float
+) -> None:
+    weight = math.ceil(ratio**2)
+    for delta in (1e-12, 1e-3):
+        for bound in (composition.bounded_range_epsilon, composition.zcdp_epsilon):
+            assert bound(50, epsilon * ratio, delta) <= bound(50 * weight, epsilon, delta) + 1e-12
+    for alpha in (1.01, 1.5, 2, 5, 64, 500):
+        step = composition.bounded_range_renyi(alpha, epsilon * ratio)
+        assert step <= weight * composition.bounded_range_renyi(alpha, epsilon) * (1 + 1e-12)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 10**6), st.floats(1e-6, 50), st.floats(1e-15, 0.1))
 def test_the_renyi_curve_lies_under_the_zcdp_line(steps: int, epsilon: float, delta: float) -> None:
@@ -106,7 +165,7 @@ def test_no_step_beats_the_worst_step(alpha: float, epsilon: float, share: float
     if p < 1:
         terms.append(math.log1p(-p) - (alpha - 1) * s)
     divergence = float(np.logaddexp.reduce(terms)) / (alpha - 1)
-    worst = composition._bounded_range_renyi(alpha, epsilon)
+    worst = composition.bounded_range_renyi(alpha, epsilon)
     assert divergence <= worst * (1 + 1e-6) + 1e-12
 
 
