@@ -27,6 +27,8 @@ class Allocation:
 
     Attributes
     ----------
+    region : str
+        Where it was granted: only there it is published and closed.
     state : str
         "allocated", then "released" once published, then "settled"; or "expired" (charged in
         full), or "given_back" (nothing was read, nothing is charged).
@@ -47,6 +49,7 @@ class Allocation:
         What was published.
     """
 
+    region: str
     run_id: str
     claim_id: str
     state: State
@@ -120,15 +123,30 @@ class Head(NamedTuple):
     recorded_at: datetime
 
 
+class Transfer(NamedTuple):
+    """Part of a share on its way to another region: what was sent and is not yet received."""
+
+    sender: str
+    receiver: str
+    account_key: tuple[str, str, date]
+    loss: Loss
+
+
 @dataclass
 class Balances:
-    """The fold so far. `apply` moves it on by one entry."""
+    """The fold so far. `apply` moves it on by one entry.
+
+    The same entries of several regions give the same balances in any order that keeps each entry
+    behind those that it depends on: `jobs.lake.merging` says why.
+    """
 
     heads: dict[str, Head] = field(default_factory=dict)
     accounts: dict[tuple[str, str], dict[date, Account]] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
-    claims: dict[str, Allocation] = field(default_factory=dict)
+    claims: dict[tuple[str, str], Allocation] = field(default_factory=dict)  # by region and run
+    transfers: dict[str, Transfer] = field(default_factory=dict)  # on their way, by the debit's id
     refused: set[tuple[str, str, Loss, str | None]] = field(default_factory=set)
+    here: str = field(default="", compare=False)  # the region that looks at them
 
     def apply(self, entry: Entry) -> None:
         """Fold one more entry.
@@ -148,12 +166,22 @@ class Balances:
         elif entry.kind == "refuse":
             said = _said(entry.run_id), _said(entry.fingerprint), _loss(entry), entry.blocks
             self.refused.add(said)
+        elif entry.kind in ("debit", "credit"):
+            self._transfer(entry)
         else:
             self._move_claim(entry)
 
+    def accounts_of(self, analyst: str, dataset: str) -> dict[date, Account]:
+        """Find the accounts of an analyst by their first days, as they may be spent from here."""
+        return {
+            start: account.seen_from(self.here)
+            for start, account in self.accounts.get((analyst, dataset), {}).items()
+            if not account.shares or self.here in account.opened_by or not self.here
+        }
+
     def account_on(self, analyst: str, dataset: str, moment: datetime | date) -> Account | None:
         """Find the account whose period holds a moment, as its own time zone has it."""
-        of_analyst = self.accounts.get((analyst, dataset), {})
+        of_analyst = self.accounts_of(analyst, dataset)
         for start in sorted(of_analyst, reverse=True):
             account = of_analyst[start]
             day = day_in(account.zone, moment) if isinstance(moment, datetime) else moment
@@ -188,36 +216,64 @@ class Balances:
         start = _said(entry.period_start)
         of_analyst = self.accounts.setdefault(key, {})
         known = of_analyst.get(start)
-        if (known is None) != (entry.kind == "open_account"):
+        opens = entry.kind == "open_account"
+        if (not opens and not known) or (opens and known and entry.region in known.opened_by):
             raise _broken(entry, "opens what is open, or overrides what is not")
-        of_analyst[start] = known.overridden(entry) if known else Account.opened(entry)
+        if not opens:
+            of_analyst[start] = _said(known).overridden(entry)
+        else:
+            account = Account.opened(entry)
+            of_analyst[start] = known.joined(account) if known else account
 
     def _open_block(self, entry: Entry) -> None:
         block = Block.opened(entry)
-        if block.block_id in self.blocks:
+        known = self.blocks.get(block.block_id)
+        if known and (entry.region in known.opened_by or known.alphas != block.alphas):
             raise _broken(entry, "opens a block that is open")
-        self.blocks[block.block_id] = block
+        self.blocks[block.block_id] = known.joined(block) if known else block
+
+    def _transfer(self, entry: Entry) -> None:
+        """Take what a debit sends out of a share; put what a credit receives into another."""
+        key = _said(entry.analyst), _said(entry.dataset), _said(entry.period_start)
+        account, loss = self._account(entry, key), _loss(entry)
+        share = account.shares.get(entry.region)
+        if share is None:
+            raise _broken(entry, "is about a share that was never opened")
+        if entry.kind == "debit":
+            if not share.filter.left.covers(loss):
+                raise _broken(entry, "sends more than is left of the share")
+            receiver = json.loads(_said(entry.details))["to"]
+            self.transfers[entry.entry_id] = Transfer(entry.region, receiver, key, loss)
+            capacity = share.filter.capacity - loss
+        else:
+            sent = self.transfers.pop(_said(entry.claim_id), None)
+            if sent is None or sent[1:] != (entry.region, key, loss):
+                raise _broken(entry, "receives what was not sent to it")
+            capacity = share.filter.capacity + loss
+        self._put(account.with_capacity(entry.region, capacity))
 
     def _move_claim(self, entry: Entry) -> None:
-        run_id = _said(entry.run_id)
-        before = self.claims.get(run_id)
+        key = entry.region, _said(entry.run_id)
+        before = self.claims.get(key)
         after = advance(before, entry)
         if after.period_start is not None:
-            self._charge_account(entry, before, after)
+            account = self._account(entry, (after.analyst, after.dataset, after.period_start))
+            used = account.seen_from(entry.region).filter.used + after.charge
+            used -= before.charge if before else NOTHING
+            self._put(account.with_used(entry.region, used))
         elif after.reserve != NOTHING:
             raise _broken(entry, "names no period to charge")
         self._charge_blocks(entry, before, after)
-        self.claims[run_id] = after
+        self.claims[key] = after
 
-    def _charge_account(self, entry: Entry, before: Allocation | None, after: Allocation) -> None:
-        accounts = self.accounts.get((after.analyst, after.dataset), {})
-        account = accounts.get(_said(after.period_start))
+    def _account(self, entry: Entry, key: tuple[str, str, date]) -> Account:
+        account = self.accounts.get(key[:2], {}).get(key[2])
         if account is None:
             raise _broken(entry, "names an account that was never opened")
-        charged = before.charge if before else NOTHING
-        used = account.filter.used + after.charge - charged
-        moved = replace(account, filter=replace(account.filter, used=used))
-        accounts[account.period_start] = moved
+        return account
+
+    def _put(self, account: Account) -> None:
+        self.accounts[account.analyst, account.dataset][account.period_start] = account
 
     def _charge_blocks(self, entry: Entry, before: Allocation | None, after: Allocation) -> None:
         for sign, claim in ((-1, before), (1, after)):
@@ -244,6 +300,7 @@ def advance(claim: Allocation | None, entry: Entry) -> Allocation:
         if claim and claim.state != "given_back":
             raise _broken(entry, "allocates for a run that has its claim")
         return Allocation(
+            region=entry.region,
             run_id=_said(entry.run_id),
             claim_id=_said(entry.claim_id),
             state="allocated",

@@ -7,17 +7,17 @@ together learn from one slice of the data, for good.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Literal
 
 from dp_udfs import checks
-from dp_udfs.budget import Loss, RenyiCurve
+from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.errors import InvalidParameterError
 from dp_udfs.filters import BlockFilter, PrivacyFilter
-from jobs.lake.entries import Fact, Kind
+from jobs.lake.entries import Entry, Fact, Kind
 
 Mode = Literal["enforce", "track"]
 Curve = RenyiCurve | checks.Real | Sequence[checks.Real]
@@ -63,6 +63,17 @@ class Terms:
         return math.ceil(ratio**2)
 
 
+Stamp = tuple[datetime, str, int]  # when, where and at which number: the order of overrides
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one region alone may spend of an account, and has spent."""
+
+    opened_with: Loss
+    filter: PrivacyFilter
+
+
 @dataclass(frozen=True)
 class Account:
     """One analyst on one dataset in one period.
@@ -71,6 +82,14 @@ class Account:
     ----------
     opened_with : Loss
         The allowance that it was opened with; overrides change the filter's capacity.
+    filter : PrivacyFilter
+        What all regions without a share of their own may spend together, and have spent.
+    opened_by : frozenset of str
+        The regions that opened it.
+    shares : mapping of str to Share
+        By region: see `jobs.lake.merging`.
+    overridden_at : Stamp or None
+        Place of the override that holds.
     terms : Terms or None
         What its units stand for; None where it was opened with bare numbers.
     mode : str
@@ -89,12 +108,17 @@ class Account:
     terms: Terms | None = None
     mode: Mode = "enforce"
     tracked: bool = False
+    opened_by: frozenset[str] = frozenset()
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    overridden_at: Stamp | None = None
 
     @classmethod
-    def opened(cls, fact: Fact) -> "Account":
+    def opened(cls, fact: Entry) -> "Account":
         """Make an account from which nothing has been taken, as an entry says."""
         said = json.loads(fact.details or "{}")
-        allowance = Loss(fact.units, fact.calls)
+        share = Loss(fact.units, fact.calls)
+        escrow = said.get("escrow", False)
+        allowance = NOTHING if escrow else share
         mode: Mode = said.get("mode", "enforce")
         return cls(
             fact.analyst or "",
@@ -107,18 +131,60 @@ class Account:
             Terms(**said["terms"]) if said.get("terms") else None,
             mode,
             mode == "track",
+            frozenset([fact.region]),
+            {fact.region: Share(share, PrivacyFilter(share))} if escrow else {},
         )
 
-    def overridden(self, fact: Fact) -> "Account":
-        """Return the account with another allowance, and another mode if the entry says one."""
-        mode: Mode = json.loads(fact.details or "{}").get("mode", self.mode)
-        capacity = Loss(fact.units, fact.calls)
+    def joined(self, other: "Account") -> "Account":
+        """Return the account that two regions opened: the stricter of what they say."""
+        common = [account for account in (self, other) if account.opened_by - set(account.shares)]
+        opened = _smallest([account.opened_with for account in common])
+        ends = [end for end in (self.period_end, other.period_end) if end]
+        held = self.overridden_at is not None
         return replace(
             self,
-            filter=replace(self.filter, capacity=capacity),
-            mode=mode,
-            tracked=self.tracked or mode == "track",
+            period_end=min(ends, default=None),
+            zone=min(self.zone, other.zone),
+            opened_with=opened,
+            filter=self.filter if held else replace(self.filter, capacity=opened),
+            terms=min((self.terms, other.terms), key=str),
+            mode=self.mode if held else min(self.mode, other.mode),
+            tracked=self.tracked or other.tracked,
+            opened_by=self.opened_by | other.opened_by,
+            shares={**self.shares, **other.shares},
         )
+
+    def overridden(self, fact: Entry) -> "Account":
+        """Return the account with another allowance, and another mode if the entry says one."""
+        said: Mode | None = json.loads(fact.details or "{}").get("mode")
+        stamp = fact.recorded_at, fact.region, fact.entry_no
+        newest = self.overridden_at is None or stamp > self.overridden_at
+        account = replace(self, tracked=self.tracked or said == "track")
+        if newest:
+            account = replace(account, mode=said or self.mode, overridden_at=stamp)
+        if newest or fact.region in self.shares:
+            return account.with_capacity(fact.region, Loss(fact.units, fact.calls))
+        return account
+
+    def seen_from(self, region: str) -> "Account":
+        """Return the account as a region may spend it: its own share where it has one."""
+        share = self.shares.get(region)
+        return replace(self, **vars(share)) if share else self
+
+    def with_capacity(self, region: str, capacity: Loss) -> "Account":
+        """Return the account with another share of a region, or allowance where it has none."""
+        return self._with_filter(region, capacity=capacity)
+
+    def with_used(self, region: str, used: Loss) -> "Account":
+        """Return the account with another use by a region, or by all without a share."""
+        return self._with_filter(region, used=used)
+
+    def _with_filter(self, region: str, **changes: Loss) -> "Account":
+        share = self.shares.get(region)
+        if share is None:
+            return replace(self, filter=replace(self.filter, **changes))
+        changed = replace(share, filter=replace(share.filter, **changes))
+        return replace(self, shares={**self.shares, region: changed})
 
     def __str__(self) -> str:
         return f"the account of {self.analyst} on {self.dataset} from {self.period_start} on"
@@ -167,16 +233,31 @@ class Block:
     mode: Mode
     details: Mapping[str, Any]
     filter: BlockFilter
+    opened_by: frozenset[str] = frozenset()
 
     @classmethod
-    def opened(cls, fact: Fact) -> "Block":
+    def opened(cls, fact: Entry) -> "Block":
         """Make a block from which nothing has been taken, as an entry says."""
         said = json.loads(fact.details or "{}")
         ((block_id, capacity),) = read_curves(fact.blocks).items()
         alphas = tuple(said.pop("alphas"))
         mode = said.pop("mode")
         whole = BlockFilter(capacity, capacity.zero, capacity.zero)
-        return cls(block_id, fact.dataset or "", alphas, mode, said, whole)
+        regions = frozenset([fact.region])
+        return cls(block_id, fact.dataset or "", alphas, mode, said, whole, regions)
+
+    def joined(self, other: "Block") -> "Block":
+        """Return the block that two regions opened: the stricter of what they say."""
+        capacities = self.filter.capacity.nano, other.filter.capacity.nano
+        smaller = RenyiCurve(tuple(map(min, *capacities)))
+        return replace(
+            self,
+            dataset=min(self.dataset, other.dataset),
+            mode=min(self.mode, other.mode),
+            details=min(self.details, other.details, key=str),
+            filter=replace(self.filter, capacity=smaller),
+            opened_by=self.opened_by | other.opened_by,
+        )
 
     def demand(self, curve: Curve) -> RenyiCurve:
         """Read a demand on this block: a number per alpha, rounded up; a curve stays as it is."""
@@ -193,6 +274,12 @@ class Block:
         held: RenyiCurve = getattr(self.filter, part)
         changed = held + curve if sign > 0 else held - curve
         return replace(self, filter=replace(self.filter, **{part: changed}))
+
+
+def _smallest(losses: Sequence[Loss]) -> Loss:
+    """Take the smallest of allowances, in units and in calls; nothing of none."""
+    units = min((loss.units for loss in losses), default=0)
+    return Loss(units, min((loss.calls for loss in losses), default=0))
 
 
 def grid(alphas: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,19 +1,20 @@
 """Carries: all that later entries can depend on, written down so that a fold may begin there.
 
 A carry holds the accounts that are not over and the last one of every analyst on every dataset, all
-blocks, the open claims with their accounts, and the heads of the regions. All else is in the
+blocks, the open claims with their accounts, what is on its way between shares, and the heads of the
+regions. All else is in the
 entries before it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
 from dp_udfs.budget import Loss, RenyiCurve
 from dp_udfs.filters import BlockFilter, PrivacyFilter
-from jobs.lake.balances import Allocation, Balances, Head
-from jobs.lake.budgets import Account, Block, Terms
+from jobs.lake.balances import Allocation, Balances, Head, Transfer
+from jobs.lake.budgets import Account, Block, Share, Stamp, Terms
 from jobs.lake.periods import day_in
 
 
@@ -21,6 +22,7 @@ def write(balances: Balances, now: datetime) -> str:
     """Write balances down as JSON."""
     claims = [claim for claim in balances.claims.values() if claim.is_open]
     needed = {claim.account_key for claim in claims}
+    needed |= {transfer.account_key for transfer in balances.transfers.values()}
     accounts = [
         account
         for of_analyst in balances.accounts.values()
@@ -35,6 +37,7 @@ def write(balances: Balances, now: datetime) -> str:
         "accounts": [_account_to_json(account) for account in accounts],
         "blocks": [_block_to_json(block) for block in balances.blocks.values()],
         "claims": [_claim_to_json(claim) for claim in claims],
+        "transfers": {key: _transfer_to_json(sent) for key, sent in balances.transfers.items()},
     }
     return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
@@ -50,7 +53,10 @@ def read(text: str) -> Balances:
     for values in said.get("blocks", ()):
         balances.blocks[values["block_id"]] = _block_from_json(values)
     for values in said["claims"]:
-        balances.claims[values["run_id"]] = _claim_from_json(values)
+        claim = _claim_from_json(values)
+        balances.claims[claim.region, claim.run_id] = claim
+    for key, values in said.get("transfers", {}).items():
+        balances.transfers[key] = _transfer_from_json(values)
     return balances
 
 
@@ -75,6 +81,9 @@ def _account_to_json(account: Account) -> dict[str, Any]:
         "terms": account.terms and vars(account.terms),
         "mode": account.mode,
         "tracked": account.tracked,
+        "opened_by": sorted(account.opened_by),
+        "shares": {region: _share_to_json(share) for region, share in account.shares.items()},
+        "overridden_at": _stamp_to_json(account.overridden_at),
     }
 
 
@@ -91,17 +100,59 @@ def _account_from_json(values: Mapping[str, Any]) -> Account:
         Terms(**values["terms"]) if values.get("terms") else None,
         values.get("mode", "enforce"),
         values.get("tracked", False),
+        frozenset(values["opened_by"]),
+        {region: _share_from_json(share) for region, share in values["shares"].items()},
+        _stamp_from_json(values["overridden_at"]),
     )
+
+
+def _share_to_json(share: Share) -> list[tuple[int, int]]:
+    return [_loss_to_json(x) for x in (share.opened_with, share.filter.capacity, share.filter.used)]
+
+
+def _share_from_json(values: Sequence[tuple[int, int]]) -> Share:
+    opened_with, capacity, used = (Loss(*value) for value in values)
+    return Share(opened_with, PrivacyFilter(capacity, used))
+
+
+def _stamp_to_json(stamp: Stamp | None) -> tuple[str, str, int] | None:
+    return stamp and (stamp[0].isoformat(), *stamp[1:])
+
+
+def _stamp_from_json(values: tuple[str, str, int] | None) -> Stamp | None:
+    return values and (datetime.fromisoformat(values[0]), values[1], values[2])
+
+
+def _transfer_to_json(sent: Transfer) -> list[Any]:
+    analyst, dataset, start = sent.account_key
+    return [
+        sent.sender,
+        sent.receiver,
+        analyst,
+        dataset,
+        start.isoformat(),
+        *vars(sent.loss).values(),
+    ]
+
+
+def _transfer_from_json(values: Sequence[Any]) -> Transfer:
+    sender, receiver, analyst, dataset, start, units, calls = values
+    key = analyst, dataset, date.fromisoformat(start)
+    return Transfer(sender, receiver, key, Loss(units, calls))
 
 
 def _block_to_json(block: Block) -> dict[str, Any]:
     curves = {name: curve.nano for name, curve in vars(block.filter).items()}
-    return vars(block) | {"filter": curves}
+    return vars(block) | {"filter": curves, "opened_by": sorted(block.opened_by)}
 
 
 def _block_from_json(values: Mapping[str, Any]) -> Block:
     curves = {name: RenyiCurve(tuple(nano)) for name, nano in values["filter"].items()}
-    typed = {"alphas": tuple(values["alphas"]), "filter": BlockFilter(**curves)}
+    typed = {
+        "alphas": tuple(values["alphas"]),
+        "filter": BlockFilter(**curves),
+        "opened_by": frozenset(values["opened_by"]),
+    }
     return Block(**{**values, **typed})
 
 

@@ -37,6 +37,7 @@ class Opening:
     reason: str
     terms: Terms | None = None
     mode: Mode = "enforce"
+    escrow: bool = False  # the allowance is the share of this region alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class Demand:
 
 def open_account(balances: Balances, now: datetime, asked: Opening) -> list[Fact]:
     """Open an account that is not open; change one only for a reason."""
-    accounts = balances.accounts.get((asked.analyst, asked.dataset), {})
+    accounts = balances.accounts_of(asked.analyst, asked.dataset)
     known = accounts.get(asked.start)
     said: dict[str, Any] = {
         "units": asked.allowance.units,
@@ -81,9 +82,11 @@ def open_account(balances: Balances, now: datetime, asked: Opening) -> list[Fact
     }
     if known is None:
         _require_new_days(accounts, now, asked)
+        _require_same_mode(balances, asked)
         details: dict[str, Any] = {"zone": asked.zone}
         details |= {"terms": vars(asked.terms)} if asked.terms else {}
         details |= {"mode": asked.mode} if asked.mode != "enforce" else {}
+        details |= {"escrow": True} if asked.escrow else {}
         fact = Fact(
             kind="open_account",
             analyst=asked.analyst,
@@ -119,6 +122,27 @@ def override(
     details = canonical({"mode": mode}) if mode not in (None, account.mode) else None
     said = {"units": changed.units, "calls": changed.calls, "reason": reason, "details": details}
     return [account.fact("override", **said)]
+
+
+def debit(account: Account, transfer_id: str, receiver: str, loss: Loss) -> list[Fact]:
+    """Take part of this region's share out, for another region."""
+    if not account.shares:
+        raise SettingsError(f"{account} is in mode eventual: there are no shares to move")
+    account.filter.admit(loss)
+    details = canonical({"to": receiver, "transfer": transfer_id})
+    return [account.fact("debit", units=loss.units, calls=loss.calls, details=details)]
+
+
+def credits(balances: Balances) -> list[Fact]:  # noqa: A001 (it is what they are)
+    """Put into this region's shares what others have sent."""
+    facts = []
+    for debit_id, sent in balances.transfers.items():
+        analyst, dataset, start = sent.account_key
+        account = balances.accounts[analyst, dataset][start]
+        if sent.receiver == balances.here and balances.here in account.shares:
+            said = {"units": sent.loss.units, "calls": sent.loss.calls, "claim_id": debit_id}
+            facts.append(account.fact("credit", **said))
+    return facts
 
 
 def open_block(balances: Balances, asked: BlockOpening) -> list[Fact]:
@@ -225,7 +249,7 @@ def close(claim: Allocation, kind: Literal["expire", "give_back"], reason: str) 
 def no_account(balances: Balances, analyst: str, dataset: str, at: date | None) -> SettingsError:
     """Say that there is no account, and which there are."""
     when = f"on {at}" if at else "today"
-    starts = sorted(balances.accounts.get((analyst, dataset), {}))
+    starts = sorted(balances.accounts_of(analyst, dataset))
     periods = ", ".join(str(start) for start in starts) or "no day"
     return SettingsError(
         f"analyst {analyst} has no account on dataset {dataset} {when}; its periods begin on "
@@ -259,6 +283,16 @@ def _require_new_days(accounts: Mapping[date, Account], now: datetime, asked: Op
             )
     if asked.end is not None and asked.end <= day_in(asked.zone, now):
         raise SettingsError(f"{period} is over; no account is opened for it")
+
+
+def _require_same_mode(balances: Balances, asked: Opening) -> None:
+    """Refuse a whole allowance beside shares, or a share beside a whole allowance."""
+    other = balances.accounts.get((asked.analyst, asked.dataset), {}).get(asked.start)
+    if other and not (asked.escrow and other.shares):
+        raise SettingsError(
+            f"{other} is in mode {'escrow' if other.shares else 'eventual'} in region "
+            f"{', '.join(sorted(other.opened_by))}: set the same mode in all regions"
+        )
 
 
 def _require_same_question(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 Kind = Literal[
     "open_account", "override", "open_block", "allocate", "refuse", "release", "settle",
-    "give_back", "expire", "carry",
+    "give_back", "expire", "debit", "credit", "carry",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -60,6 +60,11 @@ class Entry(Fact):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def credit_id(debit_id: str, receiver: str) -> str:
+    """Name the entry that receives what another region's debit sent: there can be only one."""
+    return f"{receiver}:credit:{hashlib.sha256(debit_id.encode()).hexdigest()[:32]}"
+
+
 _COMMENTS = {
     "position": "place in this table; equals entry_no until entries of other regions are copied in",
     "segment": "stretch of entries; each but the first begins with a carry entry",
@@ -67,7 +72,7 @@ _COMMENTS = {
     "entry_no": "1, 2, 3... within the region",
     "entry_id": "global name of the entry; begins with the region",
     "kind": "open_account, override, open_block, allocate, refuse, release, settle, give_back, "
-    "expire or carry",
+    "expire, debit, credit or carry",
     "analyst": "who asks",
     "dataset": "id of the table that is asked about, not the name of a settings file",
     "period_start": "first day of the account's period",
@@ -76,7 +81,7 @@ _COMMENTS = {
     "calls": "calls: likewise",
     "blocks": "privacy blocks and a curve for each, in billionths of epsilon, as JSON: the "
     "capacity, what was asked, or what is charged",
-    "claim_id": "what was allocated",
+    "claim_id": "what was allocated; of a credit the id of its debit",
     "run_id": "the caller's key for one attempt at something",
     "fingerprint": "hash of question, snapshot and price that the claim is bound to",
     "label": "label of the published release",

@@ -6,12 +6,14 @@ state that it is appended to, in any number of processes, and a process that die
 its entries or has not.
 """
 
+import copy
 import random
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -20,7 +22,7 @@ import pyarrow as pa
 from dp_udfs.errors import InvalidParameterError, LedgerConflictError
 from jobs.lake import carries
 from jobs.lake.balances import Allocation, Balances, fold_claim
-from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, from_table
+from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, credit_id, from_table
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.merging import lacking
 
@@ -100,9 +102,13 @@ class Journal:
         """
         copied = 0
 
-        def first_lacking(_: Balances) -> list[Entry]:
+        def first_lacking(balances: Balances) -> list[Entry]:
             here = from_table(self.query("SELECT * FROM ledger ORDER BY position"))
-            return lacking(here, theirs)[:COPIES]
+            copies = lacking(here, theirs)[:COPIES]
+            trial = copy.deepcopy(balances)  # what cannot be folded is not let in
+            for entry in copies:
+                trial.apply(entry)
+            return copies
 
         while copies := self._append(first_lacking, begin_segments=False):
             copied += copies
@@ -141,9 +147,13 @@ class Journal:
 
     def claim(self, run_id: str) -> Allocation | None:
         """Look a run up as of the last reading, also among those closed before the last carry."""
-        claim = self._balances.claims.get(run_id)
-        if claim or not self._log.first_segment:
-            return claim
+        regions = sorted(self._balances.heads, key=lambda region: region != self.region)
+        for region in regions:  # this one first
+            claim = self._balances.claims.get((region, run_id))
+            if claim:
+                return claim
+        if not self._log.first_segment:
+            return None
         before = f"FROM ledger WHERE segment < {self._log.first_segment} AND run_id IS NOT NULL"
         if self._earlier_runs is None:
             rows = self.query(f"SELECT DISTINCT run_id {before}")
@@ -152,14 +162,16 @@ class Journal:
             return None
         quoted = run_id.replace("'", "''")
         sql = f"SELECT * {before} AND run_id = '{quoted}' ORDER BY position"
-        return fold_claim(from_table(self.query(sql)))
+        entries = from_table(self.query(sql))
+        claims = (fold_claim(e for e in entries if e.region == region) for region in regions)
+        return next((claim for claim in claims if claim), None)
 
     def all_balances(self) -> Balances:
         """Fold from the first entry on: for periods long past, that carries leave out."""
         with self.reading() as balances:
             if not self._log.first_segment:
                 return balances
-            everything = Balances()
+            everything = Balances(here=self.region)
             for entry in from_table(self.query("SELECT * FROM ledger ORDER BY position")):
                 everything.apply(entry)
             return everything
@@ -181,7 +193,7 @@ class Journal:
         with self._afresh_on_failure():
             new = self._log.read_new()
             if new and new[0].kind == "carry" and not self._balances.heads:
-                self._balances = carries.read(new[0].details or "")
+                self._balances = replace(carries.read(new[0].details or ""), here=self.region)
             for entry in new:
                 self._balances.apply(entry)
         return self._balances
@@ -207,13 +219,18 @@ class Journal:
                 **vars(fact),
                 region=self.region,
                 entry_no=number + len(entries) + 1,
-                entry_id=self.new_id(),
+                entry_id=self._entry_id(fact),
                 recorded_at=now,
                 schema_version=SCHEMA_VERSION,
                 previous_hash=entries[-1].hash if entries else previous,
             )
             entries.append(entry)
         return entries
+
+    def _entry_id(self, fact: Fact) -> str:
+        if fact.kind == "credit" and fact.claim_id:
+            return credit_id(fact.claim_id, self.region)
+        return self.new_id()
 
     @contextmanager
     def _afresh_on_failure(self) -> Iterator[None]:
@@ -225,5 +242,5 @@ class Journal:
 
     def _begin_afresh(self) -> None:
         self._log = EntryLog(self.location)
-        self._balances = Balances()
+        self._balances = Balances(here=self.region)
         self._earlier_runs = None

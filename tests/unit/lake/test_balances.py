@@ -74,7 +74,7 @@ def histories(draw: st.DrawFn) -> list[Entry]:
     balances = folded(chain.entries)
     for _ in range(draw(st.integers(0, 40))):
         run_id = f"run-{draw(st.integers(0, 7))}"
-        claim = balances.claims.get(run_id)
+        claim = balances.claims.get(("local", run_id))
         if claim is None or claim.state == "given_back":
             fact = Fact(
                 kind="allocate",
@@ -139,7 +139,7 @@ def test_a_carry_stands_for_all_before_it(entries: list[Entry], data: st.DataObj
     rest = Chain()
     rest.entries = chain.entries[:]
     for entry in entries[cut:]:
-        known = carried.claims.get(entry.run_id or "")
+        known = carried.claims.get((entry.region, entry.run_id or ""))
         if entry.kind == "allocate" and entry.period_start == PERIODS[0]:
             continue  # that period is over, and the carry has left its account out
         if entry.kind != "allocate" and (known is None or not known.is_open):
@@ -178,7 +178,7 @@ def a_claim() -> tuple[Chain, Balances]:
 
 def test_what_cannot_follow_is_refused() -> None:
     chain, balances = a_claim()
-    claim = balances.claims["r1"]
+    claim = balances.claims["local", "r1"]
     allocate_again = replace_fact(chain.entries[-1], claim_id="c2")
     for fact in (
         allocate_again,
@@ -196,7 +196,7 @@ def test_what_cannot_follow_is_refused() -> None:
 
 def test_what_is_published_is_not_given_back() -> None:
     chain, balances = a_claim()
-    claim = balances.claims["r1"]
+    claim = balances.claims["local", "r1"]
     chain.add(claim.fact("release", label="label", digest="digest"))
     chain.add(claim.fact("give_back", units=21, calls=1))
     with pytest.raises(LedgerConflictError, match="cannot follow on a claim that is released"):
@@ -229,7 +229,7 @@ def replace_fact(fact: Fact, **changes: Any) -> Fact:
 )
 def test_a_changed_entry_breaks_the_chain(place: int, change: dict[str, Any]) -> None:
     chain, balances = a_claim()
-    chain.add(balances.claims["r1"].fact("settle", units=3, calls=1))
+    chain.add(balances.claims["local", "r1"].fact("settle", units=3, calls=1))
     entries = chain.entries[:]
     entries[place] = replace(entries[place], **change)
     with pytest.raises(LedgerConflictError):

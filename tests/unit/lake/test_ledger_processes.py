@@ -98,7 +98,7 @@ def test_killed_at_any_moment_nothing_is_lost_doubled_or_overspent(
     budget = ledger.get_budget("research", DATASET)
     assert budget.units_left == units - used >= 0
     for label in ledger.released_labels():
-        assert balances.claims[label.run_id].charge.units > 0
+        assert balances.claims["local", label.run_id].charge.units > 0
     assert len([done for done in acknowledged if done[1] == "allocate"]) >= 5
     if units < 1000:
         assert any(step == "refused" for _, step in acknowledged)
