@@ -97,7 +97,7 @@ class EntryLog:
         if self._directory is not None:
             _attempt(self, self._directory.mkdir, mode=0o700, parents=True, exist_ok=True)
             names = _attempt(self, os.listdir, self._directory)
-            if any(not name.startswith("_") for name in names):
+            if any(not name.startswith("_") for name in names) and not self.exists():
                 raise SettingsError(f"{self.location} holds other files and no ledger")
         with self.queue():
             _attempt(self, self._create)
