@@ -155,8 +155,8 @@ def test_a_carry_stands_for_all_before_it(entries: list[Entry], data: st.DataObj
     assert open_claims(carried) == open_claims(everything)
 
 
-def open_claims(balances: Balances) -> dict[str, object]:
-    return {run_id: claim for run_id, claim in balances.claims.items() if claim.is_open}
+def open_claims(balances: Balances) -> dict[tuple[str, str], object]:
+    return {key: claim for key, claim in balances.claims.items() if claim.is_open}
 
 
 def a_claim() -> tuple[Chain, Balances]:
