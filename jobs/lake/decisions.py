@@ -5,10 +5,10 @@ operation can be repeated. It raises where the operation is wrong. No storage, n
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.errors import (
@@ -20,7 +20,7 @@ from dp_udfs.errors import (
 from jobs.lake import refusals
 from jobs.lake.balances import Allocation, Balances
 from jobs.lake.budgets import Account, Curve, Mode, Terms, write_curves
-from jobs.lake.entries import Fact, Kind
+from jobs.lake.entries import Entry, Fact, Kind
 from jobs.lake.periods import day_in
 
 
@@ -71,6 +71,16 @@ class Demand:
         return self.loss != NOTHING or not self.blocks
 
 
+class Sending(NamedTuple):
+    """Part of a share that is to move to another region."""
+
+    transfer_id: str
+    analyst: str
+    dataset: str
+    receiver: str
+    loss: Loss
+
+
 def open_account(balances: Balances, now: datetime, asked: Opening) -> list[Fact]:
     """Open an account that is not open; change one only for a reason."""
     accounts = balances.accounts_of(asked.analyst, asked.dataset)
@@ -100,7 +110,7 @@ def open_account(balances: Balances, now: datetime, asked: Opening) -> list[Fact
     if asked.allowance == known.filter.capacity:
         return []
     if asked.reason:
-        return [known.fact("override", **said)]
+        return [known.fact("override", details=canonical({"mode": known.mode}), **said)]
     if asked.allowance == known.opened_with:
         return []
     raise SettingsError(
@@ -119,18 +129,31 @@ def override(
     changed = Loss(now.units if units is None else units, now.calls if calls is None else calls)
     if changed == now and mode in (None, account.mode):
         return []
-    details = canonical({"mode": mode}) if mode not in (None, account.mode) else None
+    details = canonical({"mode": mode or account.mode})  # said each time: the latest one holds
     said = {"units": changed.units, "calls": changed.calls, "reason": reason, "details": details}
     return [account.fact("override", **said)]
 
 
-def debit(account: Account, transfer_id: str, receiver: str, loss: Loss) -> list[Fact]:
-    """Take part of this region's share out, for another region."""
-    if not account.shares:
-        raise SettingsError(f"{account} is in mode eventual: there are no shares to move")
-    account.filter.admit(loss)
-    details = canonical({"to": receiver, "transfer": transfer_id})
-    return [account.fact("debit", units=loss.units, calls=loss.calls, details=details)]
+def debit(
+    balances: Balances, now: datetime, asked: Sending, earlier: Iterable[Entry]
+) -> list[Fact]:
+    """Take part of this region's share out, for another region; once for each transfer id."""
+    details = canonical({"to": asked.receiver, "transfer": asked.transfer_id})
+    whose = asked.analyst, asked.dataset, asked.receiver, asked.loss
+    for sent in earlier:
+        said = json.loads(sent.details or "{}")
+        if said.get("transfer") != asked.transfer_id:
+            continue
+        if (sent.analyst, sent.dataset, said["to"], Loss(sent.units, sent.calls)) != whose:
+            raise ClaimError(f"transfer {asked.transfer_id} was another one; take a new id")
+        return []
+    account = balances.account_on(asked.analyst, asked.dataset, now)
+    if account is None:
+        raise no_account(balances, asked.analyst, asked.dataset, None)
+    if not account.shares or asked.receiver == balances.here:
+        raise SettingsError(f"{account} has no share to move to region {asked.receiver}")
+    account.filter.admit(asked.loss)
+    return [account.fact("debit", units=asked.loss.units, calls=asked.loss.calls, details=details)]
 
 
 def credits(balances: Balances) -> list[Fact]:  # noqa: A001 (it is what they are)

@@ -6,7 +6,7 @@ spend the same budget, and a process that dies has either written its entries or
 operation is idempotent by run id: the caller may repeat it whenever it does not know.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -22,7 +22,7 @@ from jobs.lake import decisions
 from jobs.lake.balances import Allocation, Balances
 from jobs.lake.budgets import PURE, Block, Curve, Mode, Terms, grid
 from jobs.lake.decisions import BlockOpening, Demand, Opening
-from jobs.lake.entries import Fact
+from jobs.lake.entries import Entry, Fact, from_table
 from jobs.lake.ledger_reader import Budget, LedgerReader, Published, utc_now
 
 __all__ = ["Allocation", "Block", "Budget", "Ledger", "Published", "Terms", "utc_now"]
@@ -65,6 +65,7 @@ class Ledger(LedgerReader):
         reason: str = "",
         terms: Terms | None = None,
         mode: Mode = "enforce",
+        escrow: bool = False,
     ) -> None:
         """Open an account with its allowance, or override the allowance of an open one.
 
@@ -87,6 +88,9 @@ class Ledger(LedgerReader):
         mode : str
             "enforce", or "track": everything is recorded and nothing refused, hence nothing
             guaranteed.
+        escrow : bool
+            Whether `units` and `calls` are a share, of which this region alone may spend. The
+            allowance is then what all regions open together.
 
         Raises
         ------
@@ -107,6 +111,7 @@ class Ledger(LedgerReader):
             reason=reason,
             terms=terms,
             mode=mode,
+            escrow=escrow,
         )
         self._journal.prepare(create=self._create)
         self._journal.append(lambda balances, now: decisions.open_account(balances, now, asked))
@@ -266,6 +271,8 @@ class Ledger(LedgerReader):
         def decide(balances: Balances, now: datetime) -> list[Fact]:
             nonlocal refusal
             claim = self._journal.claim(run_id)
+            if claim and claim.state != "given_back":
+                self._require_own(claim)
             claim_id = self._journal.new_id()
             facts, refusal = decisions.allocate(
                 balances, now, claim, asked, claim_id, self._claims_of
@@ -343,6 +350,67 @@ class Ledger(LedgerReader):
         """
         self._on_claim(run_id, lambda claim: decisions.close(claim, "expire", reason))
 
+    def send_share(
+        self, transfer_id: str, analyst: str, dataset: str, *, to: str, units: int, calls: int
+    ) -> None:
+        """Take part of what is left of this region's share out, for the share of another region.
+
+        Parameters
+        ----------
+        transfer_id : str
+            The caller's key: a repeat sends nothing more.
+        analyst, dataset : str
+            Whose account, and the table's id; the period that is running.
+        to : str
+            The region that `receive_shares` there, once the entry has been replicated.
+        units, calls : int
+            How much.
+
+        Raises
+        ------
+        BudgetExhaustedError
+            If less is left here.
+        ClaimError
+            If the key stands for another transfer.
+        SettingsError
+            If there is no such account, or it has no shares.
+        """
+        checks.identifiers(transfer_id=transfer_id, to=to)
+        asked = decisions.Sending(transfer_id, analyst, dataset, to, Loss(units, calls))
+
+        def decide(balances: Balances, now: datetime) -> list[Fact]:
+            sent = self._journal.query(
+                f"SELECT * FROM ledger WHERE kind = 'debit' AND region = '{self.region}' "  # noqa: S608
+                f"ORDER BY position"
+            )
+            return decisions.debit(balances, now, asked, from_table(sent))
+
+        self._journal.append(decide)
+
+    def receive_shares(self) -> None:
+        """Put into this region's shares what others have sent and is not received yet."""
+        self._journal.append(lambda balances, _: decisions.credits(balances))
+
+    def copy_from(self, entries: Sequence[Entry]) -> int:
+        """Copy entries of another table that this one lacks; return how many.
+
+        Raises
+        ------
+        LedgerConflictError
+            If an entry is here with other content, does not continue its region's chain, or says
+            what cannot follow from the ones before it. Nothing is copied then.
+        """
+        self._journal.prepare(create=self._create)
+        return self._journal.append_copies(entries)
+
+    def _require_own(self, claim: Allocation) -> None:
+        """Refuse to go on with a claim of another region."""
+        if claim.region != self.region:
+            raise ClaimError(
+                f"run {claim.run_id} has its claim in region {claim.region}; go on there, or take "
+                f"a new run id"
+            )
+
     def _known(self, run_id: str) -> Allocation:
         claim = self._journal.claim(run_id)
         if claim is None:
@@ -350,7 +418,12 @@ class Ledger(LedgerReader):
         return claim
 
     def _on_claim(self, run_id: str, decide: Callable[[Allocation], list[Fact]]) -> None:
-        self._journal.append(lambda _, __: decide(self._known(run_id)))
+        def decide_own(_: Balances, __: datetime) -> list[Fact]:
+            claim = self._known(run_id)
+            self._require_own(claim)
+            return decide(claim)
+
+        self._journal.append(decide_own)
 
 
 def _check_zone(zone: str) -> None:

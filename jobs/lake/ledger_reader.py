@@ -126,9 +126,10 @@ class LedgerReader:
             return self._journal.claim(run_id)
 
     def open_claims(self) -> tuple[Allocation, ...]:
-        """List all claims that are neither settled, expired nor given back, oldest first."""
+        """List this region's claims that are neither settled, expired nor given back."""
         with self._journal.reading() as balances:
-            return tuple(claim for claim in balances.claims.values() if claim.is_open)
+            claims = balances.claims.values()
+            return tuple(c for c in claims if c.is_open and c.region == self.region)
 
     def get_budget(self, analyst: str, dataset: str, at: date | None = None) -> Budget:
         """Say what an account owns and what is left.
