@@ -84,6 +84,11 @@ class BlockFilter:
         """What may still be taken; no more than the negative of an overdraft at some orders."""
         return self.capacity - self.used
 
+    @property
+    def is_overspent(self) -> bool:
+        """Whether more than the capacity was taken at every usable order: never, if all is well."""
+        return not self.admits(self.capacity.zero)
+
     def admits(self, demand: RenyiCurve) -> bool:
         """Whether a demand fits at some usable order. It is then taken at every order."""
         usable = [

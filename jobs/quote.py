@@ -12,7 +12,8 @@ from typing import Any
 from dp_udfs import checks
 from dp_udfs.budget import Loss
 from dp_udfs.errors import SettingsError
-from jobs.lake import accounts, options, program, questions, reports
+from jobs.lake import accounts, guarantees, options, program, questions, reports
+from jobs.lake.budgets import Terms
 from jobs.lake.ledger import Ledger, utc_now
 from jobs.lake.periods import day_in
 from jobs.lake.questions import Question
@@ -32,22 +33,22 @@ def main(arguments: argparse.Namespace) -> None:
     found = [questions.pin(lake, dataset, settings, arguments.snapshot) for settings in asked]
     for question in found:
         question.require_retained(day_in(dataset.table.time_zone, utc_now()))
-    quotes = [quote(question, arguments.runs) for question in found]
-
     ledger = Ledger(lake.tables.ledger, lake.region)
-    accounts.open_account(ledger, dataset, found[0].account, arguments.analyst, utc_now())
-    budget = ledger.get_budget(arguments.analyst, found[0].account)
-    facts = {
+    account = found[0].account
+    budget = accounts.get_budget(ledger, dataset, account, arguments.analyst, utc_now())
+    quotes = [quote(question, arguments.runs, budget.terms) for question in found]
+    facts: dict[str, Any] = {
         "most_that_all_can_cost": Loss(
             sum(q["units"] for q in quotes), sum(q["calls"] for q in quotes)
         ),
         "left": accounts.describe(budget),
     }
-    reports.show(arguments, quotes, facts | accounts.guarantee(dataset, budget).facts())
+    facts |= guarantees.facts(dataset, budget) | accounts.notes(dataset, budget)
+    reports.show(arguments, quotes, facts)
 
 
-def quote(question: Question, runs: int = 1) -> dict[str, Any]:
-    """Price and noise of `runs` answers to one question.
+def quote(question: Question, runs: int = 1, terms: Terms | None = None) -> dict[str, Any]:
+    """Price and noise of `runs` answers to one question, on an account with these terms.
 
     Returns
     -------
@@ -56,7 +57,7 @@ def quote(question: Question, runs: int = 1) -> dict[str, Any]:
         costs less. `threshold_offset` is what an element needs beyond the count of the first one
         not considered (or beyond zero for fixed thresholds); where that count lies is secret.
     """
-    noise, reserve = question.noise, question.reserve
+    noise, reserve = question.noise, accounts.price(question, terms)
     return {
         "question": question.describe(),
         "mechanism": question.mechanism.name,

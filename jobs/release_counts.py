@@ -49,6 +49,8 @@ class Outcome:
         What this run added to the account: nothing for a repeat.
     run_id : str or None
         The run that was charged; None where the analyst owned the answer already.
+    notes : dict of str to str
+        What the analyst ought to know about the account; empty where all is as usual.
     """
 
     question: Question
@@ -57,6 +59,7 @@ class Outcome:
     charged: Loss
     budget: Budget
     ledger_head: str
+    notes: dict[str, str]
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -121,7 +124,7 @@ def release_counts(
     earlier = ledger.find(run_id) if run_id else None
     pinned = _first_snapshot(earlier, snapshot_id) if earlier else snapshot_id
     question = questions.pin(lake, dataset, settings, pinned)
-    accounts.open_account(ledger, dataset, question.account, analyst, clock())
+    budget = accounts.open_account(ledger, dataset, question.account, analyst, clock())
 
     owned = {p.label for p in ledger.released_labels(analyst, question.account)}
     if earlier is None:
@@ -134,7 +137,9 @@ def release_counts(
     begun = ledger.find(run_id)
     if begun is None or begun.state == "given_back":
         _require_readable(question, day_in(dataset.table.time_zone, clock()))
-    claim = _allocate(ledger, question, analyst, run_id, fingerprint)
+    again = begun is not None and begun.state != "given_back"
+    price = begun.reserve if begun and again else accounts.price(question, budget.terms)
+    claim = _allocate(ledger, question, budget, run_id, price, fingerprint)
     answer = releases.find(lake.tables.releases, question.label)
     if answer is None:
         _verify_or_expire(ledger, claim, question.snapshot)
@@ -214,7 +219,7 @@ def _next_name(ledger: Ledger, fingerprint: str) -> str:
 
 
 def _allocate(
-    ledger: Ledger, question: Question, analyst: str, run_id: str, fingerprint: str
+    ledger: Ledger, question: Question, budget: Budget, run_id: str, price: Loss, fingerprint: str
 ) -> Allocation:
     """Take the reserve, or find the claim that an earlier try of the same run took."""
     details = {
@@ -222,14 +227,15 @@ def _allocate(
         "snapshot": question.snapshot.snapshot_id,
         "dataset_name": question.dataset.name,
         "label": question.label,
+        "unit_weight": accounts.unit_weight(question, budget.terms),
     }
-    with program.progress(f"allocate {question.reserve}"):
+    with program.progress(f"allocate {price}"):
         claim = ledger.allocate(
             run_id,
-            analyst=analyst,
+            analyst=budget.analyst,
             dataset=question.account,
-            units=question.reserve.units,
-            calls=question.reserve.calls,
+            units=price.units,
+            calls=price.calls,
             fingerprint=fingerprint,
             details=details,
         )
@@ -256,13 +262,17 @@ def _outcome(
     run_id: str | None,
     charged: Loss,
 ) -> Outcome:
+    budget = ledger.get_budget(analyst, question.account)
+    claim = ledger.find(run_id) if run_id else None
+    passed = {"tracked": claim.note} if claim and claim.note else {}
     return Outcome(
         question=question,
         rows=answer.first(question.show),
         run_id=run_id,
         charged=charged,
-        budget=ledger.get_budget(analyst, question.account),
+        budget=budget,
         ledger_head=ledger.head(),
+        notes=accounts.notes(question.dataset, budget) | passed,
     )
 
 
@@ -300,6 +310,7 @@ def facts(outcome: Outcome) -> dict[str, Any]:
         "calls_left": outcome.budget.calls_left,
         "resets_at": outcome.budget.resets_at,
         "ledger_head": outcome.ledger_head,
+        **outcome.notes,
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from dp_udfs.errors import BudgetExhaustedError
-from jobs.lake import accounts, program, questions, reports
+from jobs.lake import accounts, guarantees, program, questions, reports
 from jobs.lake.ledger import Ledger, utc_now
 from jobs.lake.questions import Question
 from jobs.lake.settings import QuestionSettings, load_dataset, load_lake, read
@@ -95,7 +95,7 @@ def balances(name: str) -> None:
     for analyst in dataset.analysts:
         accounts.open_account(ledger, dataset, account, analyst, utc_now())
         budget = ledger.get_budget(analyst, account)
-        guarantee = accounts.guarantee(dataset, budget)
+        guarantee = guarantees.guarantee(dataset, budget)
         lines.append(
             {
                 "analyst": analyst,
@@ -104,8 +104,8 @@ def balances(name: str) -> None:
                 "calls": budget.calls,
                 "calls left": budget.calls_left,
                 "resets": budget.resets_at,
-                "epsilon of the allowance": guarantee.epsilon,
-                "delta": f"{guarantee.delta:.1e}",
+                "epsilon of the allowance": guarantee and guarantee.epsilon,
+                "delta": guarantee and f"{guarantee.delta:.1e}",
             }
         )
     print(reports.table(lines))

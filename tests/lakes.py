@@ -59,6 +59,7 @@ purge_lag_days = 5
 bounding_salt = "clips-1"
 
 [budget]
+mode = "enforce"
 epsilon = 1.5
 delta = 0.001
 delta_prime = 1e-6

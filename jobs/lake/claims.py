@@ -41,12 +41,20 @@ def publish(ledger: Ledger, claim: Allocation, answer: Release) -> Loss:
 
 
 def cost(ledger: Ledger, claim: Allocation, answer: Release) -> Loss:
-    """Say what an answer costs a claim: nothing where the analyst has it from another run."""
+    """Say what an answer costs a claim: nothing where the analyst has it from another run.
+
+    Units of the answer are turned into the account's: see `accounts.price`.
+    """
     owned = any(
         published.label == answer.label and published.run_id != claim.run_id
         for published in ledger.released_labels(claim.analyst, claim.dataset)
     )
-    return NOTHING if owned else answer.loss
+    return NOTHING if owned else due(claim, answer)
+
+
+def due(claim: Allocation, answer: Release) -> Loss:
+    """Say what an answer costs a claim that is the first to bring it to its analyst."""
+    return Loss(answer.loss.units * claim.details.get("unit_weight", 1), claim.calls)
 
 
 def require_same_numbers(ledger: Ledger, dataset: str, answer: Release) -> None:

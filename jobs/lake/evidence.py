@@ -18,6 +18,8 @@ from dp_udfs.budget import NOTHING, Loss
 from dp_udfs.errors import ClaimError, LedgerConflictError
 from jobs.lake import carries, views
 from jobs.lake.balances import Allocation, Balances
+from jobs.lake.budgets import read_curves
+from jobs.lake.claims import due
 from jobs.lake.entries import GENESIS, Entry, from_table
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.releases import Release
@@ -194,8 +196,10 @@ def check_releases(
             findings.append(_of(entry, f"was published with other numbers: {answer}"))
         elif answer.digest != entry.digest:
             findings.append(_of(entry, "was published with other numbers: the digests differ"))
-        elif not claim.charge.covers(answer.loss) and _owner(claim) not in paid:
-            findings.append(_of(entry, f"is charged {claim.charge}, and costs {answer.loss}"))
+        elif not claim.charge.covers(due(claim, answer)) and _owner(claim) not in paid:
+            findings.append(
+                _of(entry, f"is charged {claim.charge}, and costs {due(claim, answer)}")
+            )
         paid.add(_owner(claim))
     claimed = {claim.details.get("label") for claim in claims.values()}
     claimed |= {entry.label for entry in published}
@@ -268,9 +272,15 @@ def _carries_all(carry: Entry, balances: Balances) -> bool:
 
 
 def _is_overspent(balances: Balances, entry: Entry) -> bool:
-    accounts = balances.accounts[entry.analyst or "", entry.dataset or ""]
-    account = next(a for a in accounts.values() if a.period_start == entry.period_start)
-    return not account.filter.capacity.covers(account.filter.used)
+    """Whether an allocation took what was not there; in mode "track" it may."""
+    blocks = (balances.blocks[block_id] for block_id in read_curves(entry.blocks))
+    if any(block.mode == "enforce" and block.filter.is_overspent for block in blocks):
+        return True
+    if entry.period_start is None:
+        return False
+    account = balances.accounts[entry.analyst or "", entry.dataset or ""][entry.period_start]
+    account = account.seen_from(entry.region)
+    return account.mode == "enforce" and not account.filter.capacity.covers(account.filter.used)
 
 
 def _owner(claim: Allocation) -> tuple[str, str, str]:

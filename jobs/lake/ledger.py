@@ -23,9 +23,9 @@ from jobs.lake.balances import Allocation, Balances
 from jobs.lake.budgets import PURE, Block, Curve, Mode, Terms, grid
 from jobs.lake.decisions import BlockOpening, Demand, Opening
 from jobs.lake.entries import Entry, Fact, from_table
-from jobs.lake.ledger_reader import Budget, LedgerReader, Published, utc_now
+from jobs.lake.ledger_reader import Budget, Check, LedgerReader, Published, utc_now
 
-__all__ = ["Allocation", "Block", "Budget", "Ledger", "Published", "Terms", "utc_now"]
+__all__ = ["Allocation", "Block", "Budget", "Check", "Ledger", "Published", "Terms", "utc_now"]
 
 
 class Ledger(LedgerReader):

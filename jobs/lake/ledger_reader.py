@@ -88,6 +88,18 @@ class Budget:
         )
 
 
+class Check(NamedTuple):
+    """Whether a demand would be granted: the refusal if not, and what mode "track" would pass."""
+
+    refusal: BudgetExhaustedError | None = None
+    note: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it would be granted."""
+        return self.refusal is None
+
+
 class Published(NamedTuple):
     """One publication: which answer, to whom, by which run."""
 
@@ -131,6 +143,16 @@ class LedgerReader:
             claims = balances.claims.values()
             return tuple(c for c in claims if c.is_open and c.region == self.region)
 
+    def exists(self) -> bool:
+        """Whether there is a ledger: the first account makes it."""
+        return self._journal.exists()
+
+    def find_budget(self, analyst: str, dataset: str) -> Budget | None:
+        """Say what an account owns now; None where none is open."""
+        with self._journal.reading() as balances:
+            account = balances.account_on(analyst, dataset, self._journal.now())
+            return Budget.of(account, balances.open_claims(account)) if account else None
+
     def get_budget(self, analyst: str, dataset: str, at: date | None = None) -> Budget:
         """Say what an account owns and what is left.
 
@@ -165,8 +187,8 @@ class LedgerReader:
         calls: int = 0,
         blocks: Mapping[str, Curve] | None = None,
         details: Mapping[str, Any] | None = None,
-    ) -> BudgetExhaustedError | None:
-        """Say how `allocate` would refuse a demand now, or None if it fits; nothing is written.
+    ) -> Check:
+        """Say whether `allocate` would grant a demand now, and why not; nothing is written.
 
         Parameters and errors are those of `allocate`.
         """
@@ -180,8 +202,10 @@ class LedgerReader:
         )
         with self._journal.reading() as balances:
             now = self._journal.now()
-            _, refusal = decisions.allocate(balances, now, None, asked, "check", self._claims_of)
-        return refusal
+            facts, refusal = decisions.allocate(
+                balances, now, None, asked, "check", self._claims_of
+            )
+        return Check(refusal, None if refusal else facts[0].reason)
 
     def blocks(self, dataset: str | None = None) -> tuple[Block, ...]:
         """List the blocks, in the order of their names; those of one dataset if given."""

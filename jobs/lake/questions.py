@@ -151,8 +151,13 @@ class Question:
         A user counted in at most m cohorts meets at most m times the largest; where nothing bounds
         the cohorts of a user, the sum.
         """
-        times = len(units) if self.cohorts_per_user is None else self.cohorts_per_user
-        return Loss(min(sum(units), max(units) * times), self.noise.calls * times)
+        most = max(units) * self.cohorts_met
+        return Loss(min(sum(units), most), self.noise.calls * self.cohorts_met)
+
+    @property
+    def cohorts_met(self) -> int:
+        """Cohorts that one user can be counted in: all of them where nothing bounds it."""
+        return len(self.cohorts) if self.cohorts_per_user is None else self.cohorts_per_user
 
     def noise_key(self, secret: bytes) -> bytes:
         """Derive the key of this one question: all that executors ever see of the secret."""

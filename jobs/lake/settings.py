@@ -88,6 +88,14 @@ def _value(value: object) -> object:
     raise ValueError("must be a text or a whole number of 64 bits")
 
 
+def _share(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise ValueError("must be a number")
+    if not 0 < value <= 1:
+        raise ValueError("must be above 0 and at most 1")
+    return float(value)
+
+
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
@@ -100,6 +108,7 @@ Value = Annotated[str | int, PlainValidator(_value)]
 Name = Annotated[StrictStr, AfterValidator(_valid_name)]
 Epsilon = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_epsilon)]
 Delta = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_delta)]
+Share = Annotated[float, BeforeValidator(_share)]
 Zone = Annotated[StrictStr, AfterValidator(_zone)]
 PositiveInt = Annotated[StrictInt, Field(ge=1)]
 Days = Annotated[StrictInt, Field(ge=1, le=36_525)]  # a century, so that dates stay dates
@@ -250,8 +259,13 @@ class Column(Table):
 
 
 class Budget(Table):
-    """What an analyst may learn in one period; no key has a default because each moves privacy."""
+    """What an analyst may learn in one period; no key that moves privacy has a default.
 
+    `mode` is "enforce", or "track": then everything is recorded, nothing refused and nothing
+    guaranteed. From the share `warn_at` of an allowance on, answers come with a warning.
+    """
+
+    mode: Literal["enforce", "track"]
     epsilon: Epsilon
     delta: Delta
     delta_prime: Delta
@@ -259,6 +273,7 @@ class Budget(Table):
     calls: PositiveInt
     period: Literal["month"] | Days
     gaussian: StrictBool
+    warn_at: Share | None = None
 
 
 class Analyst(Table):

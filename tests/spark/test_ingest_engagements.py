@@ -59,6 +59,7 @@ use = ["filter"]
 domain = [1, 2, 3]
 
 [budget]
+mode = "enforce"
 epsilon = 0.5
 delta = 1e-6
 delta_prime = 1e-6
