@@ -1,7 +1,9 @@
 """The account of one analyst on one dataset: opened when needed, asked, checked and changed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from dp_udfs import prices
 from dp_udfs.budget import Loss
@@ -112,6 +114,25 @@ def update_budget(
     return ledger.get_budget(analyst, account)
 
 
+def changed(
+    budget: Budget, units: int | None = None, calls: int | None = None, mode: Mode | None = None
+) -> Budget:
+    """Return a budget as `update_budget` would leave it."""
+    allowance = Loss(
+        budget.units if units is None else units, budget.calls if calls is None else calls
+    )
+    left = allowance.beyond(budget.used)
+    return replace(
+        budget,
+        units=allowance.units,
+        calls=allowance.calls,
+        units_left=left.units,
+        calls_left=left.calls,
+        mode=mode or budget.mode,
+        tracked=budget.tracked or mode == "track",
+    )
+
+
 def price(question: Question, terms: Terms | None) -> Loss:
     """Price a question in the units and calls of the account that pays for it.
 
@@ -198,6 +219,23 @@ def warning(dataset: DatasetSettings, budget: Budget) -> str | None:
     if not high:
         return None
     return f"{' and '.join(high)} are used or reserved (warn_at = {share:g})"
+
+
+def facts(budget: Budget) -> dict[str, Any]:
+    """Collect the numbers of a budget, as programs print them."""
+    return {
+        "analyst": budget.analyst,
+        "units": budget.units,
+        "calls": budget.calls,
+        "units_left": budget.units_left,
+        "calls_left": budget.calls_left,
+        "used_units": budget.used.units,
+        "used_calls": budget.used.calls,
+        "period_start": budget.period_start,
+        "resets_at": budget.resets_at,
+        "time_zone": budget.zone,
+        "open_claims": len(budget.open),
+    }
 
 
 def describe(budget: Budget) -> str:

@@ -32,6 +32,12 @@ def add_analyst(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--snapshot", type=int, help="published snapshot; the newest by default")
 
 
+def add_account(parser: argparse.ArgumentParser) -> None:
+    """Add whose account it is, and on which dataset."""
+    parser.add_argument("--dataset", required=True, help="dataset file's name, without .toml")
+    parser.add_argument("--analyst", required=True, help="declared in the dataset file")
+
+
 def read_question(options: argparse.Namespace) -> QuestionSettings:
     """Read the question that the options describe."""
     content = _given(options)

@@ -1,0 +1,60 @@
+"""Show what an analyst has left of a dataset, what used it, and what the allowance guarantees.
+
+    python -m jobs.get_budget --dataset movielens --analyst marketing
+
+Nothing is written, and no Spark is started. The rows are the analyst's own claims of this period;
+of privacy blocks, which all analysts and models share, what is left counts everybody's reserves.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from jobs.lake import accounts, guarantees, options, program, reports
+from jobs.lake.ledger import Allocation, Block, Budget, Ledger, utc_now
+from jobs.lake.settings import load_dataset, load_lake
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Print the budget."""
+    lake = load_lake(arguments.conf)
+    dataset = load_dataset(arguments.dataset, lake)
+    account = accounts.account_of(lake, dataset)
+    ledger = Ledger(lake.tables.ledger, lake.region)
+    budget = accounts.get_budget(ledger, dataset, account, arguments.analyst, utc_now())
+    claims: Sequence[Allocation] = ()
+    blocks: Sequence[Block] = ()
+    if ledger.exists():
+        claims = ledger.claims(arguments.analyst, account)
+        blocks = ledger.blocks(account)
+    over_blocks = guarantees.over_blocks(dataset, blocks)
+    facts = {
+        **accounts.facts(budget),
+        **guarantees.facts(dataset, budget),
+        **({"blocks": {each.block_id: str(each.filter.left) for each in blocks}} if blocks else {}),
+        **({"over_blocks": over_blocks} if over_blocks else {}),
+        **accounts.notes(dataset, budget),
+    }
+    reports.show(arguments, shown(claims, budget), facts)
+
+
+def shown(claims: Sequence[Allocation], budget: Budget) -> list[dict[str, Any]]:
+    """Arrange the claims of the budget's period for readers, oldest first."""
+    return [
+        {
+            "run_id": claim.run_id,
+            "state": claim.state,
+            "units": claim.charge.units,
+            "calls": claim.charge.calls,
+            "since": claim.recorded_at,
+            **({"note": claim.note} if claim.note else {}),
+        }
+        for claim in claims
+        if claim.period_start == budget.period_start
+    ]
+
+
+if __name__ == "__main__":
+    parser = program.parser(__doc__)
+    options.add_account(parser)
+    program.run(main, parser)
