@@ -3,13 +3,16 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_TRY = CommitProperties(max_commit_retries=0)
 
 
@@ -30,8 +33,11 @@ def open_or_create(path: str | Path, schema: pa.Schema) -> DeltaTable:
         return DeltaTable.create(
             str(path), Schema.from_arrow(schema), configuration={"delta.appendOnly": "true"}
         )
-    except CommitFailedError:  # another process made it first
-        return DeltaTable(str(path))
+    except DeltaError:  # another process made it first; else the error stands
+        table = open_if_exists(path)
+        if table is None:
+            raise
+        return table
 
 
 def try_append(table: DeltaTable, rows: pa.Table) -> bool:
@@ -87,3 +93,20 @@ def _fsync_one(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def to_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Read a table as Python values, its timestamps (microseconds, UTC) as datetimes.
+
+    `Table.to_pylist` would load pandas for the sake of timestamps, which takes longer than most
+    programs that only want to look something up.
+    """
+    moments = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+    for name in moments:
+        whole = table.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        table = table.set_column(table.schema.get_field_index(name), name, whole)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        for name in moments:
+            row[name] = _EPOCH + timedelta(microseconds=row[name])
+    return rows
