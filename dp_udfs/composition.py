@@ -299,8 +299,6 @@ def _mean_excess(epsilon: float) -> float:
 
 def _from_renyi(curve: Callable[[float], float], log_1_delta: float) -> float:
     """Convert a Rényi curve to epsilon at delta; every order is valid, so take the best found."""
-    from scipy.optimize import minimize_scalar  # slow to load, and few who load this file need it
-
     def epsilon_at(log_order: float) -> float:
         above_1 = math.exp(log_order)  # alpha - 1
         alpha = 1 + above_1
@@ -308,11 +306,11 @@ def _from_renyi(curve: Callable[[float], float], log_1_delta: float) -> float:
             curve(alpha) + log_order - math.log(alpha) + (log_1_delta - math.log(alpha)) / above_1
         )
 
-    orders = [step / 4 for step in range(-40, 81)]
-    best = min(range(len(orders)), key=lambda place: epsilon_at(orders[place]))
-    around = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
-    found = minimize_scalar(epsilon_at, bounds=around, method="bounded", options={"xatol": 1e-9})
-    return max(0.0, min(epsilon_at(orders[best]), float(found.fun)))
+    best, width = min((step / 4 for step in range(-40, 81)), key=epsilon_at), 0.25
+    while width > 1e-7:
+        width /= 2
+        best = min((best - width, best, best + width), key=epsilon_at)
+    return max(0.0, epsilon_at(best))
 
 
 def bounded_range_renyi(alpha: float, epsilon: float) -> float:

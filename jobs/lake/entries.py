@@ -3,10 +3,12 @@
 import hashlib
 import json
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import Literal
 
 import pyarrow as pa
+
+from jobs.lake.commits import to_rows
 
 Kind = Literal[
     "open_account", "override", "open_block", "allocate", "refuse", "release", "settle",
@@ -115,19 +117,11 @@ COLUMNS = pa.schema(
     ]
 )
 _ENTRY_FIELDS = [field.name for field in fields(Entry)]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def from_table(table: pa.Table) -> list[Entry]:
     """Read entries from rows of the ledger, in their order."""
-    at = table.schema.get_field_index("recorded_at")
-    # to_pylist would load pandas for the sake of timestamps
-    microseconds = table.column(at).cast(pa.int64())
-    rows = table.set_column(at, "recorded_at", microseconds).select(_ENTRY_FIELDS).to_pylist()
-    return [
-        Entry(**row | {"recorded_at": _EPOCH + timedelta(microseconds=row["recorded_at"])})
-        for row in rows
-    ]
+    return [Entry(**row) for row in to_rows(table.select(_ENTRY_FIELDS))]
 
 
 def _iso(value: date | datetime) -> str:

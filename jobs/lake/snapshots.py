@@ -156,8 +156,9 @@ def _all(lake: LakeSettings, dataset: DatasetSettings) -> list[Snapshot]:
 def _published(log: DeltaTable, lake: LakeSettings, dataset: str) -> list[Snapshot]:
     """Read the snapshots of a dataset, in the order of their ids."""
     query = QueryBuilder().register("snapshots", log)
-    rows = pa.table(query.execute("SELECT * FROM snapshots ORDER BY snapshot_id").read_all())
-    return [_snapshot(lake, row) for row in rows.to_pylist() if row["dataset"] == dataset]
+    found = query.execute("SELECT * FROM snapshots ORDER BY snapshot_id")
+    rows = commits.to_rows(pa.RecordBatchReader.from_stream(found).read_all())
+    return [_snapshot(lake, row) for row in rows if row["dataset"] == dataset]
 
 
 def _snapshot(lake: LakeSettings, row: Mapping[str, Any]) -> Snapshot:
