@@ -171,6 +171,11 @@ class Account:
         share = self.shares.get(region)
         return replace(self, **vars(share)) if share else self
 
+    def filters(self) -> list[tuple[str, PrivacyFilter]]:
+        """List what may be spent: in common under no name, and each region's share under its."""
+        common = [("", self.filter)] if self.opened_by - set(self.shares) else []
+        return common + [(region, share.filter) for region, share in self.shares.items()]
+
     def with_capacity(self, region: str, capacity: Loss) -> "Account":
         """Return the account with another share of a region, or allowance where it has none."""
         return self._with_filter(region, capacity=capacity)

@@ -158,12 +158,13 @@ def refold(placed: Sequence[Placed]) -> tuple[list[Finding], Balances | None]:
 def check_sums(balances: Balances, left: pa.Table) -> list[Finding]:
     """Compare what is used and allowed with sums that SQL makes of the same entries."""
     folded = {
-        account.key: (account.filter.capacity, account.filter.used)
+        (*account.key, share): (owned.capacity, owned.used)
         for of_analyst in balances.accounts.values()
         for account in of_analyst.values()
+        for share, owned in account.filters()
     }
     summed = {
-        (row["analyst"], row["dataset"], row["period_start"]): (
+        (row["analyst"], row["dataset"], row["period_start"], row["share"]): (
             Loss(row["allowed_units"], row["allowed_calls"]),
             Loss(row["used_units"], row["used_calls"]),
         )

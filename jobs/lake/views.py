@@ -27,26 +27,61 @@ WHERE a.kind = 'allocate'
 
 LEFT = f"""
 WITH learned AS ({LEARNED}),
+shares AS (
+    SELECT DISTINCT analyst, dataset, period_start, region FROM ledger
+    WHERE kind = 'open_account' AND details LIKE '%"escrow":true%'
+),
 said AS (
-    SELECT analyst, dataset, period_start, period_end, units, calls, ROW_NUMBER() OVER (
-        PARTITION BY analyst, dataset, period_start ORDER BY position DESC) AS age
-    FROM ledger WHERE kind IN ('open_account', 'override')
+    SELECT l.*, COALESCE(s.region, '') AS share
+    FROM ledger l LEFT JOIN shares s ON s.analyst = l.analyst AND s.dataset = l.dataset
+        AND s.period_start = l.period_start AND s.region = l.region
+    WHERE l.kind IN ('open_account', 'override', 'debit', 'credit')
+),
+allowed AS (
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY analyst, dataset, period_start, share
+        ORDER BY kind DESC, recorded_at DESC, region DESC, entry_no DESC) AS age
+    FROM (
+        SELECT kind, analyst, dataset, period_start, share, recorded_at, region, entry_no,
+               CASE kind WHEN 'override' THEN units ELSE MIN(units) OVER opening END AS units,
+               CASE kind WHEN 'override' THEN calls ELSE MIN(calls) OVER opening END AS calls
+        FROM said WHERE kind IN ('open_account', 'override')
+        WINDOW opening AS (PARTITION BY analyst, dataset, period_start, share, kind)
+    ) stated
+),
+moved AS (
+    SELECT a.analyst, a.dataset, a.period_start, a.share,
+           SUM(CASE m.kind WHEN 'credit' THEN m.units ELSE -m.units END) AS units,
+           SUM(CASE m.kind WHEN 'credit' THEN m.calls ELSE -m.calls END) AS calls
+    FROM allowed a JOIN said m ON m.analyst = a.analyst AND m.dataset = a.dataset
+        AND m.period_start = a.period_start AND m.share = a.share
+        AND m.kind IN ('debit', 'credit') AND m.entry_no > a.entry_no
+    WHERE a.age = 1
+    GROUP BY a.analyst, a.dataset, a.period_start, a.share
 ),
 used AS (
-    SELECT analyst, dataset, period_start, COUNT(*) AS claims,
-           SUM(charged_units) AS units, SUM(charged_calls) AS calls,
-           MAX(published_at) AS last_published_at
-    FROM learned GROUP BY analyst, dataset, period_start
+    SELECT c.analyst, c.dataset, c.period_start, COALESCE(s.region, '') AS share,
+           COUNT(*) AS claims, SUM(c.charged_units) AS units, SUM(c.charged_calls) AS calls,
+           MAX(c.published_at) AS last_published_at
+    FROM learned c LEFT JOIN shares s ON s.analyst = c.analyst AND s.dataset = c.dataset
+        AND s.period_start = c.period_start AND s.region = c.region
+    GROUP BY c.analyst, c.dataset, c.period_start, COALESCE(s.region, '')
+),
+summed AS (
+    SELECT a.analyst, a.dataset, a.period_start, a.share, COALESCE(u.claims, 0) AS claims,
+           u.last_published_at,
+           a.units + COALESCE(m.units, 0) AS allowed_units,
+           a.calls + COALESCE(m.calls, 0) AS allowed_calls,
+           COALESCE(u.units, 0) AS used_units, COALESCE(u.calls, 0) AS used_calls
+    FROM allowed a
+    LEFT JOIN moved m ON m.analyst = a.analyst AND m.dataset = a.dataset
+        AND m.period_start = a.period_start AND m.share = a.share
+    LEFT JOIN used u ON u.analyst = a.analyst AND u.dataset = a.dataset
+        AND u.period_start = a.period_start AND u.share = a.share
+    WHERE a.age = 1
 )
-SELECT s.analyst, s.dataset, s.period_start, s.period_end, COALESCE(u.claims, 0) AS claims,
-       u.last_published_at, s.units AS allowed_units, s.calls AS allowed_calls,
-       COALESCE(u.units, 0) AS used_units, COALESCE(u.calls, 0) AS used_calls,
-       GREATEST(s.units - COALESCE(u.units, 0), 0) AS units_left,
-       GREATEST(s.calls - COALESCE(u.calls, 0), 0) AS calls_left
-FROM said s
-LEFT JOIN used u
-    ON u.analyst = s.analyst AND u.dataset = s.dataset AND u.period_start = s.period_start
-WHERE s.age = 1
+SELECT *, GREATEST(allowed_units - used_units, 0) AS units_left,
+       GREATEST(allowed_calls - used_calls, 0) AS calls_left
+FROM summed
 """  # noqa: S608 (made of our own text)
 
 
@@ -62,5 +97,9 @@ def learned(query: Callable[[str], pa.Table]) -> pa.Table:
 
 
 def left(query: Callable[[str], pa.Table]) -> pa.Table:
-    """List all accounts with allowance, use and rest; open claims count with their reserves."""
-    return query(f"{LEFT} ORDER BY analyst, dataset, period_start")
+    """List all accounts with allowance, use and rest; open claims count with their reserves.
+
+    One row for what an account's regions have in common (an empty `share`), and one a region with a
+    share of its own.
+    """
+    return query(f"{LEFT} ORDER BY analyst, dataset, period_start, share")
