@@ -1,0 +1,117 @@
+"""Budgets and demands as exact numbers, so that what is locked, open and used always adds up.
+
+The scheduler computes with integers (the ledger's nano-epsilon) or with fractions, never with
+floating point: a hundred demands of 0.01 fill a block of 1 to exactly zero.
+"""
+
+import functools
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_udfs.errors import InvalidParameterError
+
+Amount = int | Fraction
+Curve = tuple[Amount, ...]  # one amount for each order; basic accounting has one
+Number = float | Fraction  # a moment or a stretch of time may be either, too
+Numbers = Number | Sequence[Number] | NDArray[np.float64]
+
+_PER_UNIT = 10**22  # the largest power of ten that is exact in floating point
+_ROUNDING = 10**9  # one part in this many of a capacity is forgiven to numbers that were rounded
+
+
+class ExactReading:
+    """Integers and fractions as they are; a float is refused, since it says less than it seems."""
+
+    def demand(self, value: Numbers) -> Curve:
+        """Read a demand: one number for each order, none negative and not all zero."""
+        return _cached_demand(_hashable(value))
+
+    def amounts(self, value: Numbers) -> Curve:
+        """Read what is consumed of a demand: it may be zero."""
+        return tuple(map(_exact, _as_tuple(value)))
+
+    def capacity(self, value: Numbers) -> Curve:
+        """Read a capacity; an order whose amount is not positive is never used."""
+        return _some_positive("capacity", tuple(map(_exact, _as_tuple(value))))
+
+
+class RoundedReading(ExactReading):
+    """Floats too, each as the decimal it was written as; and a capacity forgives their rounding.
+
+    A capacity is widened by one part in 10**9, so that a demand of 0.1 + 0.2 fits where 0.3 is
+    open. Over the life of a block, demands exceed its capacity by no more than that.
+    """
+
+    def demand(self, value: Numbers) -> Curve:
+        """Read a demand, in units of 10**-22."""
+        return _cached_rounded_demand(_hashable(value))
+
+    def amounts(self, value: Numbers) -> Curve:
+        """Read what is consumed of a demand, in units of 10**-22."""
+        return tuple(map(_rounded, _as_tuple(value)))
+
+    def capacity(self, value: Numbers) -> Curve:
+        """Read a capacity, in units of 10**-22."""
+        read = tuple(map(_rounded, _as_tuple(value)))
+        return _some_positive("capacity", tuple(c + max(c, 0) // _ROUNDING for c in read))
+
+
+def reading(values: Iterable[Numbers]) -> ExactReading:
+    """Return the reading for these numbers: the exact one if none of them is a float."""
+    rounded = any(isinstance(x, float) for value in values for x in _as_tuple(value))
+    return RoundedReading() if rounded else ExactReading()
+
+
+def _as_tuple(value: Numbers) -> tuple[Number, ...]:
+    if isinstance(value, np.ndarray):
+        return tuple(value.ravel().tolist())
+    return tuple(value) if isinstance(value, Sequence) else (value,)
+
+
+def _hashable(value: Numbers) -> Number | tuple[Number, ...]:
+    return _as_tuple(value) if isinstance(value, list | np.ndarray) else value  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _cached_demand(value: Number | tuple[Number, ...]) -> Curve:
+    return _demand(tuple(map(_exact, _as_tuple(value))))
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _cached_rounded_demand(value: Number | tuple[Number, ...]) -> Curve:
+    return _demand(tuple(map(_rounded, _as_tuple(value))))
+
+
+def _demand(curve: Curve) -> Curve:
+    if curve and min(curve) < 0:
+        raise InvalidParameterError("a demand must not be negative at any order")
+    return _some_positive("demand", curve)
+
+
+def _some_positive(name: str, curve: Curve) -> Curve:
+    if not curve or max(curve) <= 0:
+        raise InvalidParameterError(f"a {name} must be positive at one order at least")
+    return curve
+
+
+def _exact(value: Number) -> Amount:
+    if isinstance(value, numbers.Rational) and not isinstance(value, bool):
+        return int(value) if value.denominator == 1 else Fraction(value)
+    raise InvalidParameterError(f"{value!r} is neither an integer nor a fraction")
+
+
+def _rounded(value: Number) -> int:
+    """Read one number in units of 10**-22: exactly, if a decimal of at most nine places."""
+    if not isinstance(value, float):
+        return math.floor(_exact(value) * _PER_UNIT)
+    if not math.isfinite(value):
+        raise InvalidParameterError(f"{value!r} is not a finite number")
+    nano = round(value * 1e9)
+    if nano / 1e9 == value:  # division rounds correctly, so this is the decimal nano / 10**9
+        return nano * (_PER_UNIT // 10**9)
+    return int(value * 1e22)

@@ -1,0 +1,174 @@
+"""Simulate the scheduling of privacy budget: blocks, claims and a policy in, decisions out."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dp_udfs.amounts import ExactReading, Number, Numbers, reading
+from dp_udfs.checks import Real
+from dp_udfs.claims import Claim, ClaimState
+from dp_udfs.errors import InvalidParameterError
+from dp_udfs.policies import (
+    DpfByArrivals,
+    DpfByTime,
+    FirstComeFirstServed,
+    Policy,
+)
+from dp_udfs.scheduler import Decision, Scheduler
+
+__all__ = [
+    "BlockSpec",
+    "ClaimSpec",
+    "Decision",
+    "DpfByArrivals",
+    "DpfByTime",
+    "FirstComeFirstServed",
+    "Policy",
+    "simulate",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpec:
+    """A block to be created.
+
+    Parameters
+    ----------
+    block_id : str
+        Its name.
+    created_at : number
+        On any clock, the same for all.
+    capacity : number or sequence
+        Budget at each order; one number is basic accounting.
+    """
+
+    block_id: str
+    created_at: Number
+    capacity: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """A claim to be submitted.
+
+    Parameters
+    ----------
+    claim_id : str
+        Its name.
+    submitted_at : number
+        On the clock of the blocks.
+    demand : mapping of str to number or sequence
+        For each block that it names, its loss at each order.
+    timeout : number or None
+        How long it waits; for ever if None.
+    weight : number
+        How much it matters.
+    any_of : int or None
+        How many of the blocks it needs; all if None.
+    """
+
+    claim_id: str
+    submitted_at: Number
+    demand: Mapping[str, Numbers]
+    timeout: Number | None = None
+    weight: Real = 1.0
+    any_of: int | None = None
+
+
+def simulate(
+    blocks: Sequence[BlockSpec], claims: Sequence[ClaimSpec], policy: Policy
+) -> list[Decision]:
+    """Run all events in the order of time, each with its pass, until nothing can change any more.
+
+    Parameters
+    ----------
+    blocks : sequence of BlockSpec
+        All blocks that claims name.
+    claims : sequence of ClaimSpec
+        In any order; claims of one instant are submitted in the order given.
+    policy : Policy
+        Who is served when.
+
+    Returns
+    -------
+    list of Decision
+        One for each claim, in the order given: ALLOCATED, REJECTED or TIMED_OUT and when, or
+        WAITING where nothing will ever decide it.
+
+    Raises
+    ------
+    InvalidParameterError
+        If numbers are not finite and positive, names repeat, or a claim names an unknown block.
+
+    Notes
+    -----
+    At one instant, blocks are created first, then blocks open, then claims are submitted, then
+    claims time out. A claim that names a block before it exists is rejected. Integers and fractions
+    are exact; floats are read as the decimals they were written as.
+    """
+    _check_names(blocks, claims)
+    read = reading(
+        itertools.chain(
+            (block.capacity for block in blocks),
+            (amount for claim in claims for amount in claim.demand.values()),
+        )
+    )
+    scheduler = _scheduler(policy, read)
+    upcoming = sorted(blocks, key=_created_at)[::-1]
+    for claim in sorted(claims, key=_submitted_at):
+        while upcoming and upcoming[-1].created_at <= claim.submitted_at:
+            _open(scheduler, upcoming.pop())
+        _submit(scheduler, claim)
+    while upcoming:
+        _open(scheduler, upcoming.pop())
+    scheduler.advance()
+    decided = scheduler.claims
+    return [_decision(spec, decided) for spec in claims]
+
+
+def _scheduler(policy: Policy, read: ExactReading) -> Scheduler:
+    return Scheduler(policy, read)
+
+
+def _open(scheduler: Scheduler, spec: BlockSpec) -> None:
+    scheduler.open_block(spec.block_id, spec.capacity, spec.created_at)
+
+
+def _submit(scheduler: Scheduler, spec: ClaimSpec) -> None:
+    """Submit a claim, unless it names blocks that do not exist yet."""
+    if all(block_id in scheduler.blocks for block_id in spec.demand):
+        scheduler.submit(
+            spec.claim_id,
+            spec.demand,
+            spec.submitted_at,
+            timeout=spec.timeout,
+            weight=spec.weight,
+            any_of=spec.any_of,
+        )
+
+
+def _decision(spec: ClaimSpec, decided: Mapping[str, Claim]) -> Decision:
+    claim = decided.get(spec.claim_id)
+    if claim is None:
+        return Decision(spec.claim_id, ClaimState.REJECTED, spec.submitted_at)
+    return Decision(spec.claim_id, claim.state, claim.decided_at)
+
+
+def _check_names(blocks: Sequence[BlockSpec], claims: Sequence[ClaimSpec]) -> None:
+    known = {block.block_id for block in blocks}
+    if len(known) < len(blocks):
+        raise InvalidParameterError("two blocks have the same block_id")
+    if len({claim.claim_id for claim in claims}) < len(claims):
+        raise InvalidParameterError("two claims have the same claim_id")
+    for claim in claims:
+        if not known.issuperset(claim.demand):
+            unknown = next(block_id for block_id in claim.demand if block_id not in known)
+            raise InvalidParameterError(f"claim {claim.claim_id} names an unknown block {unknown}")
+
+
+def _created_at(spec: BlockSpec) -> Number:
+    return spec.created_at
+
+
+def _submitted_at(spec: ClaimSpec) -> Number:
+    return spec.submitted_at
