@@ -31,6 +31,11 @@ class PrivacyFilter:
         """What may still be taken."""
         return self.capacity.beyond(self.used)
 
+    @property
+    def capacity_or_used(self) -> Loss:
+        """What a guarantee has to count with: more than the capacity if more was taken."""
+        return self.capacity + self.used.beyond(self.capacity)
+
     def after(self, loss: Loss) -> "PrivacyFilter":
         """Return the filter once `loss` has been taken too."""
         return replace(self, used=self.used + loss)

@@ -49,6 +49,7 @@ def open_account(
                 zone=fresh.zone,
                 terms=fresh.terms,
                 mode=fresh.mode,
+                escrow=dataset.in_escrow,
             )
         except SettingsError:  # opened meanwhile, under another settings file perhaps
             if ledger.find_budget(analyst, account) is None:
@@ -121,15 +122,17 @@ def changed(
     allowance = Loss(
         budget.units if units is None else units, budget.calls if calls is None else calls
     )
-    left = allowance.beyond(budget.used)
+    before = PrivacyFilter(Loss(budget.units, budget.calls), budget.used)
+    after = replace(before, capacity=allowance)
     return replace(
         budget,
         units=allowance.units,
         calls=allowance.calls,
-        units_left=left.units,
-        calls_left=left.calls,
+        units_left=after.left.units,
+        calls_left=after.left.calls,
         mode=mode or budget.mode,
         tracked=budget.tracked or mode == "track",
+        in_all=budget.in_all - before.capacity_or_used + after.capacity_or_used,
     )
 
 

@@ -53,12 +53,16 @@ class Guarantee:
 def guarantee(dataset: DatasetSettings, budget: Budget) -> Guarantee | None:
     """State what an allowance promises, however adaptively it is spent; nothing if it was tracked.
 
-    An allowance that was lowered below what is used counts as what is used. Over the periods it is
-    taken to be the same in each.
+    An allowance that was lowered below what is used counts as what is used. Shares of other regions
+    count too, heard of or not. Over the periods it is taken to be the same in each.
     """
     if budget.tracked:
         return None
     units, calls = max(budget.units, budget.used.units), max(budget.calls, budget.used.calls)
+    units, calls = max(units, budget.in_all.units), max(calls, budget.in_all.calls)
+    if dataset.in_escrow:
+        planned = dataset.whole_allowance(budget.analyst)
+        units, calls = max(units, planned[0]), max(calls, planned[1])
     terms, table = budget.terms or dataset.budget, dataset.table
     step: dict[str, Any] = {
         "epsilon": terms.epsilon,
@@ -87,6 +91,12 @@ def facts(dataset: DatasetSettings, budget: Budget) -> dict[str, str]:
     found = guarantee(dataset, budget)
     if found is None:
         return {"guarantee": "none: mode track refuses nothing"}
+    if dataset.regions and not dataset.in_escrow:
+        number = len(dataset.regions.ledgers) + 1
+        return found.facts() | {
+            "regions": f"{number}, mode eventual: while they do not hear of each other, each can "
+            f"spend the whole allowance; the guarantee is for what all of them together spend"
+        }
     return found.facts()
 
 

@@ -47,6 +47,8 @@ class Budget:
         "enforce" or "track".
     tracked : bool
         Whether it ever was in mode "track", so that nothing is guaranteed.
+    in_all : Loss
+        The allowance or, where that is more, the use in all regions that are heard of.
     """
 
     analyst: str
@@ -64,6 +66,7 @@ class Budget:
     terms: Terms | None = None
     mode: Mode = "enforce"
     tracked: bool = False
+    in_all: Loss = NOTHING
 
     @classmethod
     def of(cls, account: Account, open_claims: tuple[Allocation, ...] = ()) -> "Budget":
@@ -85,6 +88,7 @@ class Budget:
             account.terms,
             account.mode,
             account.tracked,
+            sum((owned.capacity_or_used for _, owned in account.filters()), NOTHING),
         )
 
 
@@ -252,7 +256,7 @@ class LedgerReader:
             for name, value in (("analyst", analyst), ("dataset", dataset))
         )
         rows = self._journal.query(
-            f"SELECT * FROM ledger WHERE claim_id IS NOT NULL AND {whose} "  # noqa: S608 (quoted)
+            f"SELECT * FROM ledger WHERE claim_id IS NOT NULL AND run_id IS NOT NULL AND {whose} "  # noqa: S608 (quoted)
             f"ORDER BY position"
         )
         by_claim: dict[str | None, list[Entry]] = {}

@@ -146,6 +146,33 @@ class Secret(Table):
         return self
 
 
+class Regions(Table):
+    """The ledgers of other data centres, and how one allowance is kept in all of them.
+
+    In mode "eventual" each region spends what it can see is left: while links are cut, each can
+    spend the whole allowance. In mode "escrow" each has its `shares` of every allowance and spends
+    no more, whoever is out of reach. The same in the files of all regions.
+    """
+
+    mode: Literal["eventual", "escrow"]
+    ledgers: Mapping[Name, Text]
+    shares: Mapping[Name, PositiveInt] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _shared(self) -> "Regions":
+        if (self.mode == "escrow") != bool(self.shares):
+            raise ValueError("shares: needed in mode 'escrow', and only there")
+        if self.shares and not set(self.ledgers) < set(self.shares):
+            raise ValueError("shares: one for each of 'ledgers', and one for this region")
+        return self
+
+    def share_of(self, region: str, amount: int) -> int:
+        """Return what a region may spend of an amount, rounded down: never more in all."""
+        if self.mode == "eventual":
+            return amount
+        return amount * self.shares[region] // sum(self.shares.values())
+
+
 class LakeSettings(Table):
     """`conf/local.toml`: where the lake is and where the secret comes from.
 
@@ -158,6 +185,15 @@ class LakeSettings(Table):
     tables: LakeTables
     secret: Secret
     region: Name
+    regions: Regions | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "LakeSettings":
+        if self.regions and self.region in self.regions.ledgers:
+            raise ValueError(f"regions.ledgers.{self.region}: this region's is tables.ledger")
+        if self.regions and self.regions.shares and self.region not in self.regions.shares:
+            raise ValueError(f"regions.shares.{self.region}: missing")
+        return self
 
     def locate(self, location: str) -> str:
         """Make a table's path absolute; catalog names and URLs stay as they are."""
@@ -292,6 +328,8 @@ class DatasetSettings(Table):
     columns: Mapping[Name, Column]
     budget: Budget
     analysts: Mapping[Name, Analyst]
+    region: Text = "local"  # filled in by `load_dataset`, and so are the regions
+    regions: Regions | None = None
 
     @model_validator(mode="after")
     def _sound(self) -> "DatasetSettings":
@@ -320,8 +358,20 @@ class DatasetSettings(Table):
             )
         return column
 
+    @property
+    def in_escrow(self) -> bool:
+        """Whether each region has a share of its own."""
+        return self.regions is not None and self.regions.mode == "escrow"
+
     def allowance(self, analyst: str) -> tuple[int, int]:
-        """Units and calls of one declared analyst in one period."""
+        """Units and calls that one declared analyst may spend in one period, in this region."""
+        units, calls = self.whole_allowance(analyst)
+        if self.regions is None:
+            return units, calls
+        return self.regions.share_of(self.region, units), self.regions.share_of(self.region, calls)
+
+    def whole_allowance(self, analyst: str) -> tuple[int, int]:
+        """Units and calls of one declared analyst in one period, in all regions together."""
         try:
             own = self.analysts[analyst]
         except KeyError:
@@ -493,7 +543,11 @@ def load_lake(path: str | Path) -> LakeSettings:
     lake = read(path, LakeSettings, {"source": str(source)})
     lake = lake.model_copy(update={"root": str((source.parent / lake.root).resolve())})
     tables = {name: lake.locate(where) for name, where in lake.tables.model_dump().items()}
-    return lake.model_copy(update={"tables": LakeTables(**tables)})
+    regions = lake.regions
+    if regions:
+        others = {name: lake.locate(where) for name, where in regions.ledgers.items()}
+        regions = regions.model_copy(update={"ledgers": others})
+    return lake.model_copy(update={"tables": LakeTables(**tables), "regions": regions})
 
 
 def load_dataset(name: str, lake: LakeSettings) -> DatasetSettings:
@@ -508,7 +562,9 @@ def load_dataset(name: str, lake: LakeSettings) -> DatasetSettings:
             include={"engagements", "opt_outs", "quarantine"}
         ).items()
     }
-    return dataset.model_copy(update={"table": dataset.table.model_copy(update=places)})
+    table = dataset.table.model_copy(update=places)
+    where = {"region": lake.region, "regions": lake.regions}
+    return dataset.model_copy(update={"table": table, **where})
 
 
 def load_question(path: str | Path, overrides: Mapping[str, Any] | None = None) -> QuestionSettings:
