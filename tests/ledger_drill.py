@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--analysts", nargs="+", default=["research"])
+    parser.add_argument("--blocks", nargs="*", default=[], help="each job takes 0.1 of these too")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     pa.Table.from_pylist([{"loads": "pandas"}])  # once, not in every worker
@@ -52,6 +53,13 @@ class Drill(NamedTuple):
     path: Path
     told: Path
     options: argparse.Namespace
+
+    def allocate(self, ledger: Ledger, run_id: str, analyst: str) -> None:
+        """Take what every job takes."""
+        blocks = dict.fromkeys(self.options.blocks, 0.1)
+        ledger.allocate(
+            run_id, analyst=analyst, dataset=DATASET, units=RESERVE, calls=1, blocks=blocks
+        )
 
 
 def _race(drill: Drill) -> None:
@@ -73,7 +81,7 @@ def _grab(drill: Drill, number: int, start: float, say: Callable[..., None]) -> 
         begin = time.perf_counter()
         run_id = f"{number}-{attempt}"
         try:
-            ledger.allocate(run_id, analyst=analyst, dataset=DATASET, units=RESERVE, calls=1)
+            drill.allocate(ledger, run_id, analyst)
         except BudgetExhaustedError as error:
             say(ledger=drill.path.name, refused=run_id, message=str(error))
             return
@@ -108,16 +116,17 @@ def _work(drill: Drill, number: int, job: int, say: Callable[..., None]) -> None
         run_id = f"{number}-{job}"
         say(worker=number, begun=job)
         try:
-            for step in _steps(ledger, run_id, random.Random(f"{drill.options.seed} {run_id}")):
+            chance = random.Random(f"{drill.options.seed} {run_id}")
+            for step in _steps(drill, ledger, run_id, chance):
                 say(run=run_id, step=step)
         except BudgetExhaustedError:
             say(run=run_id, step="refused")
         job += 1
 
 
-def _steps(ledger: Ledger, run_id: str, chance: random.Random) -> Iterator[str]:
+def _steps(drill: Drill, ledger: Ledger, run_id: str, chance: random.Random) -> Iterator[str]:
     """One job. A repeat makes the same choices."""
-    ledger.allocate(run_id, analyst="research", dataset=DATASET, units=RESERVE, calls=1)
+    drill.allocate(ledger, run_id, "research")
     yield "allocate"
     way, cost = chance.choice(["two steps", "one step", "give back", "lost"]), chance.randint(1, 5)
     if way == "two steps":

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dp_udfs.budget import NANO, RenyiCurve
 from jobs.lake.balances import Balances
 from jobs.lake.entries import from_table
 from jobs.lake.ledger import Ledger
@@ -20,6 +21,7 @@ from jobs.lake.ledger import Ledger
 DRILL = Path(__file__).parents[2] / "ledger_drill.py"
 DATASET = "films"
 RESERVE = 5
+BLOCKS = ("day 1", "day 2", "day 3")
 
 
 def drill(name: str, paths: list[Path], *options: object) -> list[dict[str, Any]]:
@@ -52,6 +54,33 @@ def test_eight_processes_share_room_for_exactly_ten(tmp_path: Path) -> None:
         kinds = Counter(ledger.entries()["kind"].to_pylist())
         assert kinds == {"open_account": 1, "allocate": 10, "refuse": 8}
         assert all(ledger.find(run_id) for run_id in granted)
+
+
+def test_several_blocks_have_room_for_exactly_ten_whoever_asks(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "ledger", 1000, "marketing", "research")
+    for block in BLOCKS:
+        ledger.open_block(block, DATASET, 1)
+    asking = "--processes", 6, "--analysts", "marketing", "research", "--blocks", *BLOCKS
+    told = drill("race", [tmp_path / "ledger"], *asking)
+    assert len([line for line in told if "granted" in line]) == 10
+    refused = [line["message"] for line in told if "refused" in line]
+    assert len(refused) == 6
+    assert all("block day 1: asked for epsilon 0.1, left 0 of 1" in each for each in refused)
+    assert {str(block.filter.left) for block in ledger.blocks()} == {"0"}
+    used = sum(ledger.get_budget(name, DATASET).used.units for name in ("marketing", "research"))
+    assert used == 10 * RESERVE
+
+
+def test_killed_at_any_moment_all_blocks_show_a_charge_or_none_does(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "ledger", 100_000)
+    for block in BLOCKS:
+        ledger.open_block(block, DATASET, 1000)
+    drill("kill", [tmp_path / "ledger"], "--kills", 20, "--seed", 3, "--blocks", *BLOCKS)
+    first, *others = ledger.blocks()
+    claims = [c for c in ledger.claims("research", DATASET) if c.state != "given_back"]
+    assert len(claims) >= 3
+    assert first.filter.used == RenyiCurve((len(claims) * NANO // 10,))
+    assert [block.filter for block in others] == [first.filter, first.filter]
 
 
 def test_two_processes_want_the_last_of_the_allowance(tmp_path: Path) -> None:
