@@ -84,8 +84,9 @@ def main() -> None:
     ratios = _ratios(report)
     _print(report, ratios)
     if arguments.json:
-        text = json.dumps({"runs": [asdict(f) for f in figures], "ratios": ratios}, indent=1)
-        arguments.json.write_text(text, encoding="utf-8")
+        runs = [asdict(one) for one in figures]
+        everything = {"runs": runs, "ratios": [ratio._asdict() for ratio in ratios]}
+        arguments.json.write_text(json.dumps(everything, indent=1), encoding="utf-8")
 
 
 # --- the questions --------------------------------------------------------------------------------
