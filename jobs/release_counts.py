@@ -209,11 +209,11 @@ def _require_readable(question: Question, today: date) -> None:
 
 
 def _next_name(ledger: Ledger, fingerprint: str) -> str:
-    """Name a run that was given no name: as its first try, unless that expired."""
+    """Name a run that was given no name: as its first try here, unless that expired."""
     for number in itertools.count(1):
         name = f"{fingerprint[:32]}-{number}"
         claim = ledger.find(name)
-        if claim is None or claim.state != "expired":
+        if claim is None or (claim.state != "expired" and claim.region == ledger.region):
             break
     return name
 

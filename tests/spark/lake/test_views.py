@@ -10,6 +10,7 @@ import pytest
 from jobs.lake import views
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Ledger
+from jobs.lake.replication import replicate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,16 +38,45 @@ def ledger(tmp_path: Path) -> Ledger:
     return kept
 
 
-def test_both_engines_tell_the_same(ledger: Ledger, spark: "SparkSession") -> None:
+@pytest.fixture
+def shares(tmp_path: Path) -> Ledger:
+    """Two regions with shares of their own, part of which was sent."""
+    west, east = (Ledger(tmp_path / name, name, lambda: NOON) for name in ("west", "east"))
+    for region in (west, east):
+        region.open_account(
+            "research", FILMS, date(2026, 11, 1), 50, 5, period_end=date(2026, 12, 1), escrow=True
+        )
+        region.allocate(f"in {region.region}", analyst="research", dataset=FILMS, units=9, calls=1)
+    west.send_share("t1", "research", FILMS, to="east", units=20, calls=2)
+    replicate([west, east])
+    west.update_budget("research", FILMS, units=40, reason="a study")
+    west.send_share("t2", "research", FILMS, to="east", units=1, calls=1)
+    replicate([west, east])
+    return west
+
+
+@pytest.mark.parametrize("which", ["ledger", "shares"])
+def test_both_engines_tell_the_same(
+    request: pytest.FixtureRequest, spark: "SparkSession", which: str
+) -> None:
+    path = request.getfixturevalue(which).path
+
     def in_spark(sql: str) -> pa.Table:
-        rows = spark.read.format("delta").load(ledger.path)
-        rows.createOrReplaceTempView("ledger")
+        spark.read.format("delta").load(path).createOrReplaceTempView("ledger")
         return spark.sql(sql).toArrow()
 
     for view in (views.learned, views.left):
-        told = view(EntryLog(ledger.path).query)
+        told = view(EntryLog(path).query)
         assert view(in_spark).to_pylist() == told.to_pylist()
         assert told.num_rows
+
+
+def test_each_share_has_its_own_row(shares: Ledger) -> None:
+    rows = views.left(EntryLog(shares.path).query).to_pylist()
+    assert [(row["share"], row["allowed_units"], row["units_left"]) for row in rows] == [
+        ("east", 70, 61),  # and one unit that west has sent and not yet heard of again
+        ("west", 39, 30),
+    ]
 
 
 def test_the_views_tell_who_learned_how_much_and_what_is_left(ledger: Ledger) -> None:
