@@ -11,7 +11,7 @@ the schedule as --as-of: what comes later waits for the next one.
 
 import argparse
 import logging
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,9 @@ def _check_options(options: argparse.Namespace) -> None:
         raise SettingsError("--batch-id: missing; it names this batch, so that it is added once")
     if options.as_of is None and (options.input is not None or options.publish):
         raise SettingsError("--as-of: missing; give the date of the schedule, as 2024-01-31")
+    if options.as_of is not None and options.as_of > datetime.now(UTC).date() + timedelta(days=1):
+        # dates only move on: a slip of the keyboard would close all dates before it
+        raise SettingsError(f"--as-of {options.as_of}: lies in the future")
 
 
 def _is_new(spark: "SparkSession", dataset: DatasetSettings, options: argparse.Namespace) -> bool:

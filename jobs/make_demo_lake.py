@@ -12,6 +12,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from dp_udfs.errors import SettingsError
 from jobs.lake import batches, checking, movielens, program, reports, snapshots, synthetic
 from jobs.lake.session import get_session
@@ -35,9 +37,9 @@ def main(options: argparse.Namespace) -> None:
     made_secret = make_secret(lake)
     if options.synthetic is None:
         with program.progress("fetch MovieLens-100k"):
-            table = movielens.read(movielens.fetch(options.downloads or _downloads(lake)))
+            file = _fetch_movielens(options.downloads or Path(lake.root) / "lake" / "downloads")
         spark = get_session("discreet demo lake")
-        rows, batch, as_of = spark.createDataFrame(table), "ml-100k", movielens.AS_OF
+        rows, batch, as_of = spark.read.parquet(str(file)), "ml-100k", movielens.AS_OF
         datasets = [load_dataset(name, lake) for name in MOVIELENS]
     else:
         datasets = [load_dataset("synthetic", lake)]
@@ -91,8 +93,11 @@ def _ingest(
         return snapshots.publish(lake, dataset, as_of, datetime.now(UTC), spark).snapshot_id
 
 
-def _downloads(lake: LakeSettings) -> Path:
-    return Path(lake.root) / "lake" / "downloads"
+def _fetch_movielens(folder: Path) -> Path:
+    """Return the ratings as a Parquet file: rows inside a plan would cost Spark more time."""
+    file, unfinished = folder / "ml-100k.parquet", folder / f"ml-100k.parquet.{os.getpid()}"
+    pq.write_table(movielens.read(movielens.fetch(folder)), unfinished)
+    return unfinished.replace(file)
 
 
 def _shape(options: argparse.Namespace) -> synthetic.Shape:

@@ -221,6 +221,7 @@ def test_catalog_names_work_too(lake: LakeSettings, tmp_path: Path, spark: "Spar
         (["--opt-outs", "x"], {"batch": ""}, "--batch-id: missing"),
         (["--input", "x"], {"as_of": ""}, "--as-of: missing"),
         (["--publish"], {"as_of": ""}, "--as-of: missing"),
+        (["--publish"], {"as_of": "9999-12-31"}, "--as-of 9999-12-31: lies in the future"),
         (["--opt-outs", "x"], {}, "--opt-outs x: cannot be read"),
     ],
 )
