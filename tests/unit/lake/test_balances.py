@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_udfs.budget import Loss
+from dp_udfs.budget import Loss, RenyiCurve
 from dp_udfs.errors import LedgerConflictError
 from jobs.lake import carries
 from jobs.lake.balances import Balances
+from jobs.lake.budgets import write_curves
 from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, Kind
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 ANALYSTS = ("marketing", "research")
 PERIODS = (date(2026, 10, 1), date(2026, 11, 1))
 DATASET = "films"
+BLOCKS = ("day 1", "day 2")
 
 
 class Chain:
@@ -60,6 +62,15 @@ def opened() -> Chain:
     return chain
 
 
+def with_blocks() -> Chain:
+    chain = opened()
+    for block_id in BLOCKS:
+        capacity = write_curves({block_id: RenyiCurve((50, 90))})
+        details = '{"alphas":["2","4"],"mode":"enforce"}'
+        chain.add(Fact(kind="open_block", dataset=DATASET, blocks=capacity, details=details))
+    return chain
+
+
 def folded(entries: Iterable[Entry]) -> Balances:
     balances = Balances()
     for entry in entries:
@@ -69,20 +80,26 @@ def folded(entries: Iterable[Entry]) -> Balances:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Entry]:
-    """Runs that go through every kind of life, interleaved."""
-    chain = opened()
+    """Runs that go through every kind of life, interleaved; some take from blocks, or only that."""
+    chain = with_blocks()
     balances = folded(chain.entries)
     for _ in range(draw(st.integers(0, 40))):
         run_id = f"run-{draw(st.integers(0, 7))}"
         claim = balances.claims.get(("local", run_id))
         if claim is None or claim.state == "given_back":
+            alone = draw(st.booleans())  # a job that has no account
+            taken = st.dictionaries(
+                st.sampled_from(BLOCKS), st.tuples(st.integers(0, 9), st.integers(0, 9))
+            )
+            curves = {block_id: RenyiCurve(nano) for block_id, nano in draw(taken).items()}
             fact = Fact(
                 kind="allocate",
-                analyst=draw(st.sampled_from(ANALYSTS)),
+                analyst=None if alone else draw(st.sampled_from(ANALYSTS)),
                 dataset=DATASET,
-                period_start=draw(st.sampled_from(PERIODS)),
-                units=draw(st.integers(0, 9)),
-                calls=draw(st.integers(0, 2)),
+                period_start=None if alone else draw(st.sampled_from(PERIODS)),
+                units=0 if alone else draw(st.integers(0, 9)),
+                calls=0 if alone else draw(st.integers(0, 2)),
+                blocks=write_curves(curves),
                 claim_id=f"claim-{len(chain.entries)}",
                 run_id=run_id,
                 fingerprint="f",
@@ -98,6 +115,8 @@ def histories(draw: st.DrawFn) -> list[Entry]:
             if kind == "settle":
                 said["units"] = draw(st.integers(0, claim.units))
                 said["calls"] = draw(st.integers(0, claim.calls))
+            if kind != "release":
+                said["blocks"] = write_curves(claim.blocks)
             fact = claim.fact(kind, **said)
         balances.apply(chain.add(fact))
     return chain.entries
@@ -126,9 +145,21 @@ def test_every_balance_is_the_sum_over_its_claims(entries: list[Entry]) -> None:
             assert account.filter.used == used_by_reference(entries, analyst, period)
 
 
+@given(histories())
+def test_every_block_holds_the_sum_over_its_claims(entries: list[Entry]) -> None:
+    balances = folded(entries)
+    for block_id, block in balances.blocks.items():
+        held = {True: RenyiCurve((0, 0)), False: RenyiCurve((0, 0))}
+        for claim in balances.claims.values():
+            if block_id in claim.blocks and claim.state != "given_back":
+                held[claim.is_open] += claim.blocks[block_id]
+        assert (block.filter.allocated, block.filter.consumed) == (held[True], held[False])
+        assert block.filter.left + block.filter.used == block.filter.capacity
+
+
 @given(histories(), st.data())
 def test_a_carry_stands_for_all_before_it(entries: list[Entry], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(4, len(entries)))
+    cut = data.draw(st.integers(6, len(entries)))
     before = folded(entries[:cut])
     now = entries[cut - 1].recorded_at
     chain = Chain()
@@ -153,6 +184,7 @@ def test_a_carry_stands_for_all_before_it(entries: list[Entry], data: st.DataObj
             carried.accounts[analyst, DATASET][live] == everything.accounts[analyst, DATASET][live]
         )
     assert open_claims(carried) == open_claims(everything)
+    assert carried.blocks == everything.blocks
 
 
 def open_claims(balances: Balances) -> dict[tuple[str, str], object]:
@@ -186,6 +218,9 @@ def test_what_cannot_follow_is_refused() -> None:
         replace_fact(claim.fact("settle"), claim_id="c2"),
         replace_fact(claim.fact("settle"), run_id="r2"),
         replace_fact(chain.entries[0], units=5),
+        claim.fact("settle", blocks='{"day 1":[1,1]}'),
+        replace_fact(chain.entries[-1], run_id="r2", blocks='{"day 3":[1,1]}'),
+        replace_fact(chain.entries[-1], run_id="r2", period_start=None),
         Fact(kind="override", analyst="nobody", dataset=DATASET, period_start=PERIODS[1]),
     ):
         attempt = Chain()
