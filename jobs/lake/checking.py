@@ -185,8 +185,14 @@ def _read(given: Column, type_: DataType, wanted: str) -> Column:
     if wanted == "bigint":
         return _read_bigint(given, type_)
     if wanted == "string":
-        return given.cast("string")
+        return _read_text(given)
     return _read_many(given, type_, wanted[6:-1])
+
+
+def _read_text(given: Column) -> Column:
+    """Read valid UTF-8: two other texts could be shown as one and the same."""
+    text = given.cast("string")
+    return F.when(F.is_valid_utf8(text), text)
 
 
 def _read_date(given: Column, type_: DataType) -> Column:

@@ -45,6 +45,7 @@ FILMS = {
         "stars": {"type": "bigint", "use": ["filter"], "domain": [1, 2, 3]},
     },
     "budget": {
+        "mode": "enforce",
         "epsilon": 0.5,
         "delta": "1e-6",
         "delta_prime": "1e-6",
@@ -159,6 +160,26 @@ def test_a_missing_key_is_not_the_text_null(
     text += "7,2024-01-15,,Drama,1\n"
     accepted, _ = check(text_frame(spark, tmp_path, HEADER + text), films)
     assert Counter(found["film"] for found in accepted) == Counter([*names, None])
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("film", "CAST(X'41FF' AS STRING)"), ("genre", "array('War', CAST(X'C3' AS STRING))")],
+)
+def test_text_that_is_not_unicode_goes_to_quarantine(
+    films: DatasetSettings, spark: "SparkSession", column: str, value: str
+) -> None:
+    usual = {
+        "user_id": "1L",
+        "event_date": "DATE '2024-01-15'",
+        "film": "'Alien'",
+        "genre": "array('War')",
+        "stars": "3L",
+    }
+    columns = ", ".join(f"{value} AS {name}" for name, value in (usual | {column: value}).items())
+    accepted, rejected = check(spark.sql(f"SELECT {columns}"), films)
+    assert accepted == []
+    assert rejected[0]["reason"].startswith(f"{column}: not ")
 
 
 def test_text_is_kept_byte_by_byte(
