@@ -129,6 +129,7 @@ def shown(closing: Closing) -> dict[str, Any]:
         "reserve_calls": claim.calls,
         "charged_units": closing.charged.units,
         "charged_calls": closing.charged.calls,
+        **({"blocks": sorted(claim.blocks)} if claim.blocks else {}),  # charged the reserve
     }
 
 
