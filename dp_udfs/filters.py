@@ -72,7 +72,7 @@ class BlockFilter:
     Notes
     -----
     Privacy: at every time the sum of what was granted keeps within the capacity at one usable order
-    or more, whatever is asked and in whatever order; see `composition.block_guarantee`.
+    or more, whatever is asked and in whatever order; see `curves.block_guarantee`.
     """
 
     capacity: RenyiCurve

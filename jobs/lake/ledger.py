@@ -172,7 +172,7 @@ class Ledger(LedgerReader):
         dataset : str
             The table's id.
         capacity : number, sequence of numbers or RenyiCurve
-            One value per alpha, rounded down to billionths of epsilon. `composition.block_capacity`
+            One value per alpha, rounded down to billionths of epsilon. `dp_udfs.curves.block_capacity`
             makes it of an epsilon and a delta. Where it is not positive the order is never used.
         alphas : tuple of str
             The Rényi orders, rising from 2; "inf" alone is basic composition: one epsilon.
