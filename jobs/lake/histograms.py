@@ -103,6 +103,7 @@ def session_settings(limit: int | None) -> dict[str, str]:
 
 def _spread_by(engagements: DataFrame, cohort_count: int) -> tuple[str, ...]:
     """Columns whose hash spreads the rows: cohorts if there are plenty, else their elements too."""
-    partitions = int(engagements.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    enough = cohort_count >= COHORTS_PER_PARTITION * partitions
-    return ("cohort",) if enough else ("cohort", "element")
+    # a number, or "auto" on some platforms
+    partitions = engagements.sparkSession.conf.get("spark.sql.shuffle.partitions") or "auto"
+    plenty = partitions.isdigit() and cohort_count >= COHORTS_PER_PARTITION * int(partitions)
+    return ("cohort",) if plenty else ("cohort", "element")
