@@ -224,7 +224,7 @@ def allocate(
     }
     blocks = [(balances.blocks[block_id], curve) for block_id, curve in curves.items()]
     short = refusals.shortages(account, asked.loss, blocks)
-    if any(each.mode == "enforce" for each in short):
+    if any(each.mode != "track" for each in short):
         refusal = refusals.explain(short, asked.analyst, spenders, asked.details)
         known = asked.run_id, asked.fingerprint, asked.loss, said["blocks"]
         repeated = known in balances.refused

@@ -8,7 +8,7 @@ operation is idempotent by run id: the caller may repeat it whenever it does not
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dp_udfs import checks
@@ -99,6 +99,7 @@ class Ledger(LedgerReader):
         """
         checks.identifiers(analyst=analyst, dataset=dataset)
         _check_zone(zone)
+        _check_mode(mode)
         if period_end is not None and period_end <= period_start:
             raise InvalidParameterError(f"the period {period_start} ends on {period_end}")
         asked = Opening(
@@ -144,6 +145,7 @@ class Ledger(LedgerReader):
         SettingsError
             If there is no such account.
         """
+        _check_mode(mode or "enforce")
 
         def decide(balances: Balances, now: datetime) -> list[Fact]:
             account = balances.account_on(analyst, dataset, now)
@@ -172,8 +174,8 @@ class Ledger(LedgerReader):
         dataset : str
             The table's id.
         capacity : number, sequence of numbers or RenyiCurve
-            One value per alpha, rounded down to billionths of epsilon. `dp_udfs.curves.block_capacity`
-            makes it of an epsilon and a delta. Where it is not positive the order is never used.
+            One value per alpha, rounded down to billionths of epsilon; where it is not positive the
+            order is never used. `dp_udfs.curves.block_capacity` makes it of an epsilon and a delta.
         alphas : tuple of str
             The Rényi orders, rising from 2; "inf" alone is basic composition: one epsilon.
         mode : str
@@ -187,6 +189,7 @@ class Ledger(LedgerReader):
             If it was opened with other numbers.
         """
         checks.identifiers(block_id=block_id, dataset=dataset)
+        _check_mode(mode)
         curve = capacity if isinstance(capacity, RenyiCurve) else RenyiCurve.capacity(capacity)
         if len(curve.nano) != len(grid(alphas)):
             raise InvalidParameterError(
@@ -431,3 +434,8 @@ def _check_zone(zone: str) -> None:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidParameterError(f"zone = {zone!r} is not a time zone, as UTC is") from None
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in get_args(Mode):
+        raise InvalidParameterError(f"mode = {mode!r} must be one of {', '.join(get_args(Mode))}")

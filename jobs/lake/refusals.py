@@ -119,7 +119,7 @@ def explain(
     short: Sequence[Shortage], analyst: str, spenders: Spenders, details: Mapping[str, Any]
 ) -> BudgetExhaustedError:
     """Make one refusal of all that is short; its kind and facts are those of the first."""
-    enforced = [each for each in short if each.mode == "enforce"]
+    enforced = [each for each in short if each.mode != "track"]
     name = details.get("dataset_name")
     explained = []
     for each in enforced:

@@ -291,6 +291,16 @@ def test_a_demand_of_nothing_but_calls_still_needs_an_account(ledger: Ledger) ->
     assert ledger.allocate("r2", blocks={"d1": 0.1}).reserve == Loss()
 
 
+def test_a_mode_that_is_misspelt_is_refused(ledger: Ledger) -> None:
+    mode: Any = "off"
+    with pytest.raises(InvalidParameterError, match="mode = 'off' must be one of"):
+        ledger.open_block("b", FILMS, 1, mode=mode)
+    with pytest.raises(InvalidParameterError, match="mode"):
+        ledger.open_account("research", FILMS, DECEMBER, 1, 1, mode=mode)
+    with pytest.raises(InvalidParameterError, match="mode"):
+        ledger.update_budget("research", FILMS, mode=mode, reason="why")
+
+
 def test_a_tracked_block_refuses_nothing_and_says_what_it_would_have(ledger: Ledger) -> None:
     ledger.open_block("t", FILMS, 1, mode="track")
     claim = train(ledger, "r1", {"t": 3})
