@@ -31,6 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
     facts = {
         **accounts.facts(budget),
         **guarantees.facts(dataset, budget),
+        **({"optimum": guarantees.optimum(dataset, budget)} if arguments.optimum else {}),
         **({"blocks": {each.block_id: str(each.filter.left) for each in blocks}} if blocks else {}),
         **({"over_blocks": over_blocks} if over_blocks else {}),
         **accounts.notes(dataset, budget),
@@ -57,4 +58,7 @@ def shown(claims: Sequence[Allocation], budget: Budget) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     parser = program.parser(__doc__)
     options.add_account(parser)
+    parser.add_argument(
+        "--optimum", action="store_true", help="compute the tightest epsilon too; takes seconds"
+    )
     program.run(main, parser)

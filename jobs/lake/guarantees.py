@@ -100,6 +100,18 @@ def facts(dataset: DatasetSettings, budget: Budget) -> dict[str, str]:
     return found.facts()
 
 
+def optimum(dataset: DatasetSettings, budget: Budget) -> str:
+    """State the best figure there is for an allowance: it takes seconds, and changes nothing."""
+    terms = budget.terms or dataset.budget
+    if budget.tracked or terms.gaussian:
+        return "none: it is for bounded-range steps alone, in mode enforce"
+    epsilon = composition.adaptive_epsilon(budget.units, terms.epsilon, terms.delta_prime)
+    return (
+        f"epsilon {epsilon:.2f}, the least that holds for {budget.units} adaptive steps of epsilon "
+        f"{terms.epsilon}; only while every question has that epsilon and the allowance stays"
+    )
+
+
 def over_blocks(dataset: DatasetSettings, blocks: Sequence[Block]) -> str | None:
     """Say what a person whose rows lie in all of these blocks can lose, to everybody together.
 

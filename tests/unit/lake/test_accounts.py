@@ -274,6 +274,15 @@ def test_the_guarantee_is_stated_by_every_bound_that_is_valid(small: SmallLake) 
     assert "no epsilon is stated for what has been used so far" in said["so_far"]
 
 
+def test_the_optimum_is_stated_where_it_holds(small: SmallLake) -> None:
+    few = with_budget(small, **(STANDARD | {"units": 50}), gaussian=False)
+    found = composition.adaptive_epsilon(50, "0.15", "1e-9")
+    assert guarantees.optimum(few.dataset, budget_of(few)).startswith(f"epsilon {found:.2f}, ")
+    for other in ({"gaussian": True}, {"gaussian": False, "mode": "track"}):
+        unlike = with_budget(small, **STANDARD, **other)
+        assert guarantees.optimum(unlike.dataset, budget_of(unlike)).startswith("none")
+
+
 def test_gaussian_accounts_are_stated_by_zcdp_alone(small: SmallLake) -> None:
     standard = with_budget(small, **STANDARD, gaussian=True)
     found = guarantees.guarantee(standard.dataset, budget_of(standard))
