@@ -28,7 +28,7 @@ FIRST = date(2024, 1, 12)
 DAYS = 40
 OPT_OUT_ON, PURGE_ON = 20, 37  # numbers of days, from 1
 FEBRUARY = date(2024, 2, 1)
-ALLOWANCES = {"marketing": Loss(160, 300), "research": Loss(3000, 14)}
+ALLOWANCES = {"marketing": Loss(300, 300), "research": Loss(3000, 14)}
 
 CLIPS: dict[str, Any] = {"k": 3, "max_candidates": 6, "cohorts": ["channel"]}  # not exclusive
 DEVICES: dict[str, Any] = {"element": "device"}
@@ -73,13 +73,13 @@ def morning(day: int) -> datetime:
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> Days:
     """Live through all of it."""
-    clips = lakes.changed(lakes.CLIPS, epsilon="0.4", units="160", calls="300")
+    clips = lakes.changed(lakes.CLIPS, epsilon="0.4", units="300", calls="300")
     clips = clips.replace("[analysts.research]", "[analysts.research]\nunits = 3000\ncalls = 14")
     small = lakes.make(tmp_path_factory.mktemp("days"), TEST_SECRET, clips)
     lived = Days(small)
     small.append(rows_of(0, 600, spread=35))
     for day in range(1, DAYS + 1):
-        small.append(rows_of(day, 60))
+        small.append(rows_of(day, 120))
         if day == OPT_OUT_ON:
             small.opt_out("u1", "u2")
         if day == PURGE_ON:
@@ -100,9 +100,9 @@ def rows_of(day: int, size: int, spread: int = 4) -> list[Row]:
         late = 40 if number == 0 else 1 + int(spread * chance.random() ** 4)
         rows.append(
             {
-                "user_id": f"u{int(120 * chance.random() ** 1.3)}",
+                "user_id": f"u{int(200 * chance.random() ** 1.3)}",
                 "event_date": came - timedelta(days=late),
-                "title": f"clip {int(9 * chance.random() ** 2)}",
+                "title": f"clip {int(8 * chance.random() ** 2)}",
                 "device": chance.choice(["phone", "phone", "tv", "radio"]),
                 "channel": chance.choice(["app", "app", "mail", "web"]),
             }

@@ -319,7 +319,6 @@ def test_a_stored_answer_is_printed_as_text_and_as_json(answered: SmallLake, run
     assert ended.code == 0
     assert re.search(r"rank +element +noisy count +low +high", ended.out)
     assert re.search(r" 1 +(phone|radio|tablet|tv|watch) +-?\d", ended.out)
-    assert "(complete)" in ended.out
     assert "charged units: 1" in ended.out
 
     told = json.loads(run(format="json").out)
@@ -421,7 +420,7 @@ def test_two_commands_for_one_question_at_once_are_charged_once_and_say_the_same
     told = [json.loads(ended.out) for ended in ends]
     assert told[0]["rows"] == told[1]["rows"]
     assert len(small.entries("allocate")) == len(small.entries("settle")) == 1
-    assert len(told[0]["rows"]) > 1
+    assert told[0]["rows"]
 
     logs = [path.read_bytes() for path in events.rglob("*") if path.is_file()]
     assert any(b"MapInArrow" in log for log in logs)
