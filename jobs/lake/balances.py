@@ -171,6 +171,19 @@ class Balances:
         else:
             self._move_claim(entry)
 
+    def copy(self) -> "Balances":
+        """Return balances that can move on without these."""
+        accounts = {key: dict(of_analyst) for key, of_analyst in self.accounts.items()}
+        return Balances(
+            dict(self.heads),
+            accounts,
+            dict(self.blocks),
+            dict(self.claims),
+            dict(self.transfers),
+            set(self.refused),
+            self.here,
+        )
+
     def accounts_of(self, analyst: str, dataset: str) -> dict[date, Account]:
         """Find the accounts of an analyst by their first days, as they may be spent from here."""
         return {

@@ -66,7 +66,9 @@ def act(region: Region, draw: st.DrawFn, *, escrow: bool, at: datetime) -> None:
     balances = region.balances()
     units, calls = draw(st.integers(0, 40)), draw(st.integers(0, 4))
     own = [c for c in balances.claims.values() if c.is_open and c.region == region.name]
-    kind = draw(st.sampled_from(["open", "ask", "ask", "settle", "close", "override", "send"]))
+    kind = draw(
+        st.sampled_from(["open", "ask", "ask", "settle", "close", "override", "send", "get"])
+    )
     facts: Sequence[Fact] = []
     if kind == "open":
         allowance = Loss(50, 10) if escrow else Loss(draw(st.sampled_from([90, 100])), 20)
@@ -95,10 +97,9 @@ def act(region: Region, draw: st.DrawFn, *, escrow: bool, at: datetime) -> None:
         to = draw(st.sampled_from([name for name in REGIONS if name != region.name]))
         asked_to = Sending(f"t-{draw(st.integers(0, 3))}", ANALYST, DATASET, to, Loss(units, calls))
         earlier = [e for e in region.table if (e.kind, e.region) == ("debit", region.name)]
-        facts = [
-            *decisions.debit(balances, at, asked_to, earlier),
-            *decisions.credits(balances),
-        ]
+        facts = decisions.debit(balances, at, asked_to, earlier)
+    elif kind == "get":
+        facts = decisions.credits(balances)
     region.write(facts, at)
 
 
@@ -167,6 +168,23 @@ def test_a_carry_keeps_what_regions_own_and_have_sent(regions: list[Region]) -> 
         assert carried.accounts == {key: value for key, value in balances.accounts.items() if value}
         assert carried.transfers == balances.transfers
         assert carried.heads == balances.heads
+
+
+def test_what_was_sent_is_received_once() -> None:
+    east, west = Region("east"), Region("west")
+    for region in (east, west):
+        opening(region, 100, details='{"escrow":true}')
+    asked = Sending("t", ANALYST, DATASET, "west", Loss(30))
+    east.write(decisions.debit(east.balances(), NOON, asked, []), NOON)
+    for _ in range(2):
+        west.copy(east)
+        west.write(decisions.credits(west.balances()), NOON)
+        east.copy(west)
+    for region, units in ((east, 70), (west, 130)):
+        account = region.balances().account_on(ANALYST, DATASET, NOON)
+        assert account is not None
+        assert account.filter.capacity == Loss(units)
+    assert east.balances().transfers == {}
 
 
 def opening(region: Region, units: int, at: datetime = NOON, **changes: Any) -> None:
