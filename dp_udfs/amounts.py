@@ -109,9 +109,10 @@ def _rounded(value: Number) -> int:
     """Read one number in units of 10**-22: exactly, if a decimal of at most nine places."""
     if not isinstance(value, float):
         return math.floor(_exact(value) * _PER_UNIT)
-    if not math.isfinite(value):
-        raise InvalidParameterError(f"{value!r} is not a finite number")
-    nano = round(value * 1e9)
+    try:
+        nano = int(value * 1e9 + 0.5)
+    except (ValueError, OverflowError):
+        raise InvalidParameterError(f"{value!r} is not a finite number") from None
     if nano / 1e9 == value:  # division rounds correctly, so this is the decimal nano / 10**9
         return nano * (_PER_UNIT // 10**9)
     return int(value * 1e22)

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from dp_udfs.amounts import Amount, Curve, Number
+from dp_udfs.parking import Lot
 
 if TYPE_CHECKING:
     from dp_udfs.claims import Claim
@@ -67,9 +68,9 @@ class Block:
         "block_id",
         "consumed",
         "created_at",
+        "lot",
         "named_by",
         "opened",
-        "parked",
         "parts",
         "relocked",
         "state",
@@ -92,8 +93,8 @@ class Block:
         self.relocked: list[Amount] | None = None
         self.state = BlockState.ACTIVE
         self._best = self.usable[0]  # the order that admitted last: tried first
-        # The scheduler's notes: claims to look at again at a step, and all that wait and name it.
-        self.parked: list[tuple[float, int, Claim]] = []
+        # The scheduler's notes: claims that wait for this block first, and all that name it.
+        self.lot = Lot()
         self.named_by: list[Claim] = []
 
     def admits(self, demand: Curve) -> bool:

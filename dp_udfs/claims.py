@@ -109,15 +109,9 @@ class Claim:
         beginning of another one comes first, as if it ended in zeros.
         """
         if self._order is None:
-            counts: dict[int, int] = {}
             pairs = zip(self.demand, (block.total for block in self.blocks), strict=True)
-            for (demand, total), same in groupby(pairs):
-                number = len(list(same))
-                for amount, capacity in zip(demand, total, strict=True):
-                    if capacity > 0 and amount > 0:
-                        share = _share(amount, capacity * self.weight)
-                        counts[share] = counts.get(share, 0) + number
-            self._order = (tuple(sorted(counts.items(), reverse=True)), self.number)
+            kinds = tuple((pair, len(list(same))) for pair, same in groupby(pairs))
+            self._order = (_runs(kinds, self.weight), self.number)
         return self._order
 
     def shares(self) -> list[Fraction]:
@@ -204,9 +198,18 @@ class Claim:
             )
 
 
-@lru_cache(maxsize=4096)  # equal shares are then one object, quick to compare
-def _share(amount: Amount, capacity: Amount) -> int:
-    return amount * _FINE // capacity
+@lru_cache(maxsize=4096)  # equal keys are then one object, quick to compare
+def _runs(
+    kinds: tuple[tuple[tuple[Curve, Curve], int], ...], weight: Amount
+) -> tuple[tuple[int, int], ...]:
+    """Count equal shares, the largest first, for so many blocks of each demand and total."""
+    counts: dict[int, int] = {}
+    for (demand, total), number in kinds:
+        for amount, capacity in zip(demand, total, strict=True):
+            if capacity > 0 and amount > 0:
+                share = int(amount * _FINE // (capacity * weight))
+                counts[share] = counts.get(share, 0) + number
+    return tuple(sorted(counts.items(), reverse=True))
 
 
 def _pairwise(combine: Callable[[Amount, Amount], Amount], one: Curve, other: Curve) -> Curve:

@@ -15,7 +15,7 @@ from dp_udfs import checks
 from dp_udfs.amounts import Curve, ExactReading, Number, Numbers
 from dp_udfs.blocks import NEVER, Block, BlockState, least_used
 from dp_udfs.checks import Real
-from dp_udfs.claims import HOLDING, Claim, ClaimState
+from dp_udfs.claims import HOLDING, Claim, ClaimState, Order
 from dp_udfs.errors import ClaimError, InvalidParameterError
 from dp_udfs.policies import DpfByArrivals, DpfByTime, FirstComeFirstServed
 
@@ -88,12 +88,15 @@ class Scheduler:
         self._by_arrivals = policy if isinstance(policy, DpfByArrivals) else None
         self._by_time = policy if isinstance(policy, DpfByTime) else None
         self._opening = policy.opening()
+        arrivals = range(self._opening.steps + 1 if self._by_arrivals else 0)
+        self._opened_after = [self._opening.opened(step) for step in arrivals]
         self._reading = reading or ExactReading()
         self._lock_released = lock_released
         self._totals: dict[Curve, Curve] = {}  # equal totals are one object: quick to compare
         self._ticks: list[tuple[Number, int, Block]] = []
         self._deadlines: list[tuple[Number, int, Claim]] = []
         self._answers: dict[Hashable, Claim] = {}
+        self._orders = 0
         self._serial = 0
         if lock_released and not self._waits:
             raise InvalidParameterError("first come, first served locks nothing")
@@ -105,12 +108,13 @@ class Scheduler:
         if block_id in self.blocks:
             raise InvalidParameterError(f"block {block_id} exists already")
         total = self._reading.capacity(capacity)
-        if self.blocks and len(total) != len(next(iter(self.blocks.values())).total):
+        if self.blocks and len(total) != self._orders:
             raise InvalidParameterError(f"block {block_id} has another number of orders")
         self._go_to(at)
         block = Block(block_id, self._totals.setdefault(total, total), at, self._opening.parts)
         if not self._waits:
             block.opened = block.parts
+        self._orders = len(total)
         self.blocks[block_id] = block
         return block
 
@@ -154,8 +158,7 @@ class Scheduler:
             If the same name was used for another demand.
         """
         blocks = tuple(map(self._block, demand))
-        curves = self._read(demand.values())
-        self._check_demand(claim_id, blocks, curves)
+        curves = self._read(claim_id, demand)
         if claim_id in self.claims:
             return self._submitted_before(claim_id, blocks, curves)
         claim = Claim(claim_id, len(self.claims), at, blocks, curves)
@@ -207,7 +210,9 @@ class Scheduler:
         self._check_holding(claim)
         self._go_to(at)
         claim.release(lock=self._lock_released)
-        self._pass([waiter for block in claim.blocks for waiter in _unpark_all(block)])
+        for block in claim.blocks:
+            block.lot.wake(NEVER)
+        self._pass(claim.blocks)
         return self._answer(request_id, claim)
 
     def cancel(self, claim_id: str, at: Number) -> Claim:
@@ -251,21 +256,50 @@ class Scheduler:
 
     # --- passes -----------------------------------------------------------------------------------
 
-    def _pass(self, candidates: list[Claim]) -> None:
-        """Serve those that fit, in order; one sweep is complete, for room only shrinks in it."""
-        if len(candidates) > 1:
-            candidates.sort(key=Claim.order)
-        for claim in candidates:
-            if claim.state is not WAITING:
-                continue
-            place, opening = self._refusal(claim)
-            if not opening:
-                claim.allocate()
-                self._decide(claim, ClaimState.ALLOCATED)
-            elif self._waits:
-                self._park(claim, place, opening)
-            else:
-                self._decide(claim, ClaimState.REJECTED, "not enough is left")
+    def _pass(self, risen: Iterable[Block], newcomer: Claim | None = None) -> None:
+        """Serve those that fit, in order: the newcomer, and those awake on blocks that have risen.
+
+        One sweep is complete, for room only shrinks in it.
+        """
+        queue: list[tuple[Order, Claim, Block | None]] = []
+        for block in risen:
+            self._queue_next(block, queue)
+        if newcomer is not None and not queue:
+            self._serve(newcomer)
+            return
+        if newcomer is not None:
+            heapq.heappush(queue, (newcomer.order(), newcomer, None))
+        while queue:
+            _, claim, come_from = heapq.heappop(queue)
+            self._serve(claim)
+            if come_from is not None:
+                self._queue_next(come_from, queue)
+
+    def _queue_next(self, block: Block, queue: list[tuple[Order, Claim, Block | None]]) -> None:
+        """Put the next claim that this block may have room for in the queue of a pass."""
+        lot = block.lot
+        while lot.awake:
+            opening = block.opening_for(lot.least)
+            if opening:
+                break
+            claim = lot.pop()
+            if claim.state is WAITING:
+                heapq.heappush(queue, (claim.order(), claim, block))
+                return
+        step = self._step_with_room(block, opening) if lot.awake else NEVER
+        lot.rest_until(step)
+        self._tick_at(block, step)
+
+    def _serve(self, claim: Claim) -> None:
+        """Grant a claim if it fits; else let it wait, or reject it where nobody waits."""
+        place, opening = self._refusal(claim)
+        if not opening:
+            claim.allocate()
+            self._decide(claim, ClaimState.ALLOCATED)
+        elif self._waits:
+            self._park(claim, place, opening)
+        else:
+            self._decide(claim, ClaimState.REJECTED, "not enough is left")
 
     def _refusal(self, claim: Claim) -> tuple[int, float]:
         """Find the block that makes a claim wait longest, and how far that must open; or 0.
@@ -292,14 +326,19 @@ class Scheduler:
     def _park(self, claim: Claim, place: int, opening: float) -> None:
         """Leave a claim until a block has opened that far."""
         block = claim.blocks[place]
-        if block.relocked is not None:
-            step: float = block.step + 1
-        elif opening == NEVER:
-            step = NEVER
-        else:
-            step = self._opening.step_for(int(opening))
+        step = self._step_with_room(block, opening)
         claim.parked_at = place
-        heapq.heappush(block.parked, (step, claim.number, claim))
+        block.lot.park(claim, step)
+        self._tick_at(block, step)
+
+    def _step_with_room(self, block: Block, opening: float) -> float:
+        """Return the step by which a block will have opened that far, if nothing is released."""
+        if block.relocked is not None:
+            return block.step + 1
+        return NEVER if opening == NEVER else self._opening.step_for(int(opening))
+
+    def _tick_at(self, block: Block, step: float) -> None:
+        """Look at a block again at this tick of it."""
         if self._by_time and step != NEVER:
             self._serial += 1
             tick = block.created_at + int(step) * self._by_time.tick
@@ -332,18 +371,20 @@ class Scheduler:
 
     # --- blocks open ------------------------------------------------------------------------------
 
-    def _arrive(self, claim: Claim, candidates: list[Claim]) -> None:
-        """Open one more share of each block the claim names; add whom that may help."""
-        opened, steps = self._opening.opened, self._opening.steps
+    def _arrive(self, claim: Claim) -> list[Block]:
+        """Open one more share of each block a claim names; return those where others wait."""
+        table, steps = self._opened_after, len(self._opened_after) - 1
+        risen = []
         for block in claim.blocks:
             block.step = step = block.step + 1
             if step <= steps:
-                block.opened = opened(step)
+                block.opened = table[step]
             elif block.relocked is not None:
                 block.unlock_again(steps)
-            parked = block.parked
-            while parked and parked[0][0] <= step:
-                candidates.append(heapq.heappop(parked)[2])
+            if block.lot.next_step <= step:
+                block.lot.wake(step)
+                risen.append(block)
+        return risen
 
     def _open_by_time(self, blocks: Iterable[Block]) -> None:
         """Open blocks as far as they should be by now."""
@@ -364,13 +405,13 @@ class Scheduler:
     def _tick(self) -> None:
         """Hold one pass for all blocks that tick at this instant."""
         at = self._ticks[0][0]
-        candidates: list[Claim] = []
+        risen: dict[str, Block] = {}
         while self._ticks and self._ticks[0][0] == at:
             block = heapq.heappop(self._ticks)[2]
             self._open_by_time([block])
-            while block.parked and block.parked[0][0] <= block.step:
-                candidates.append(heapq.heappop(block.parked)[2])
-        self._pass(candidates)
+            block.lot.wake(block.step)
+            risen[block.block_id] = block
+        self._pass(risen.values())
 
     # --- claims come and go -----------------------------------------------------------------------
 
@@ -388,10 +429,7 @@ class Scheduler:
 
     def _enter(self, claim: Claim) -> None:
         """Count an arrival on the claim's blocks, serve whom that helps, or let the claim wait."""
-        candidates = [claim]
-        if self._by_arrivals:
-            self._arrive(claim, candidates)
-        self._pass(candidates)
+        self._pass(self._arrive(claim) if self._by_arrivals else (), claim)
         if claim.state is WAITING:
             self._start_waiting(claim)
 
@@ -436,27 +474,21 @@ class Scheduler:
         if claim.state not in HOLDING:
             raise ClaimError(f"claim {claim.claim_id} is {claim.state}: it holds nothing")
 
-    def _read(self, values: Iterable[Numbers]) -> tuple[Curve, ...]:
-        """Read demands; most claims have the same one on each block."""
+    def _read(self, claim_id: str, demand: Mapping[str, Numbers]) -> tuple[Curve, ...]:
+        """Read a demand; most have the same curve on each block."""
+        if not demand:
+            raise InvalidParameterError(f"claim {claim_id} names no block")
         curves = []
         last: object = None
-        for value in values:
+        for value in demand.values():
             if value is not last:
                 last, curve = value, self._reading.demand(value)
+                if len(curve) != self._orders:
+                    raise InvalidParameterError(
+                        f"claim {claim_id} has {len(curve)} amounts, its blocks {self._orders}"
+                    )
             curves.append(curve)
         return tuple(curves)
-
-    def _check_demand(
-        self, claim_id: str, blocks: tuple[Block, ...], curves: tuple[Curve, ...]
-    ) -> None:
-        if not blocks:
-            raise InvalidParameterError(f"claim {claim_id} names no block")
-        orders = len(blocks[0].total)
-        for curve in curves:
-            if len(curve) != orders:
-                raise InvalidParameterError(
-                    f"claim {claim_id} has {len(curve)} amounts for a block of {orders} orders"
-                )
 
     def _submitted_before(
         self, claim_id: str, blocks: tuple[Block, ...], curves: tuple[Curve, ...]
@@ -497,9 +529,3 @@ def _refusal_for_good(block: Block, demand: Curve) -> str:
     if not block.could_serve(demand):
         return f"the demand on block {block.block_id} is more than it has at every order"
     return ""
-
-
-def _unpark_all(block: Block) -> list[Claim]:
-    claims = [claim for _, _, claim in block.parked]
-    block.parked.clear()
-    return claims

@@ -136,7 +136,7 @@ def _open(scheduler: Scheduler, spec: BlockSpec) -> None:
 
 def _submit(scheduler: Scheduler, spec: ClaimSpec) -> None:
     """Submit a claim, unless it names blocks that do not exist yet."""
-    if all(block_id in scheduler.blocks for block_id in spec.demand):
+    if scheduler.blocks.keys() >= spec.demand.keys():
         scheduler.submit(
             spec.claim_id,
             spec.demand,
