@@ -70,7 +70,7 @@ def test_nothing_said_or_written_holds_the_secret_a_user_or_a_true_count(
         str(facts(outcome)),
         str(shown(outcome.rows)),
     ]
-    assert len(caplog.text) > 500
+    assert "add noise" in caplog.text
     assert "MapInArrow" in plans[0]
     texts = "\n".join([*said, *written_rows(small)])
     raw = [path.read_bytes() for path in small.files()]
