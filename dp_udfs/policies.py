@@ -98,7 +98,7 @@ class DpfByArrivals:
 
 
 @dataclass(frozen=True)
-class _ByTime:
+class ByTime:
     """A block opens at created_at + i * tick, wholly once `lifetime` is over."""
 
     lifetime: Number
@@ -125,7 +125,7 @@ class _ByTime:
 
 
 @dataclass(frozen=True)
-class DpfByTime(_ByTime):
+class DpfByTime(ByTime):
     """Dominant private-budget fairness with blocks that open over their lifetime.
 
     Parameters
@@ -151,14 +151,18 @@ class RoundRobinByArrivals:
     def __post_init__(self) -> None:
         checks.positive_integers(n=self.n)
 
+    def opening(self) -> Opening:
+        """Return how blocks open."""
+        return _opening(Fraction(self.n), 0)
+
 
 @dataclass(frozen=True)
-class RoundRobinByTime(_ByTime):
+class RoundRobinByTime(ByTime):
     """Each tick opens its share of a block, and shares it out among all that wait."""
 
 
 @dataclass(frozen=True)
-class DPack(_ByTime):
+class DPack(ByTime):
     """Blocks open by time, and each round packs as many claims as it can, greedily.
 
     Parameters
@@ -181,7 +185,7 @@ class DPack(_ByTime):
 
 
 @dataclass(frozen=True)
-class Optimal(_ByTime):
+class Optimal(ByTime):
     """Like `DPack`, but each round is solved as an integer program: for small rounds.
 
     Parameters

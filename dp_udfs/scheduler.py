@@ -17,7 +17,7 @@ from dp_udfs.blocks import NEVER, Block, BlockState, least_used
 from dp_udfs.checks import Real
 from dp_udfs.claims import HOLDING, Claim, ClaimState, Order
 from dp_udfs.errors import ClaimError, InvalidParameterError
-from dp_udfs.policies import DpfByArrivals, DpfByTime, FirstComeFirstServed
+from dp_udfs.policies import ByTime, DpfByArrivals, FirstComeFirstServed
 
 WAITING = ClaimState.WAITING
 ACTIVE = BlockState.ACTIVE
@@ -74,7 +74,7 @@ class Scheduler:
 
     def __init__(
         self,
-        policy: FirstComeFirstServed | DpfByArrivals | DpfByTime,
+        policy: FirstComeFirstServed | DpfByArrivals | ByTime,
         reading: ExactReading | None = None,
         *,
         lock_released: bool = False,
@@ -86,7 +86,7 @@ class Scheduler:
         self.now: Number | None = None
         self._waits = not isinstance(policy, FirstComeFirstServed)
         self._by_arrivals = policy if isinstance(policy, DpfByArrivals) else None
-        self._by_time = policy if isinstance(policy, DpfByTime) else None
+        self._by_time = policy if isinstance(policy, ByTime) else None
         self._opening = policy.opening()
         arrivals = range(self._opening.steps + 1 if self._by_arrivals else 0)
         self._opened_after = [self._opening.opened(step) for step in arrivals]
@@ -417,7 +417,7 @@ class Scheduler:
 
     def _problem(self, claim: Claim) -> str:
         """Say why a claim could never be served; an empty text if it could. Settle its blocks."""
-        problems = list(map(_refusal_for_good, claim.blocks, claim.demand))
+        problems = list(map(refusal_for_good, claim.blocks, claim.demand))
         if claim.needs == len(problems):
             return next(filter(None, problems), "")
         able = [place for place, problem in enumerate(problems) if not problem]
@@ -448,7 +448,8 @@ class Scheduler:
         """Reject waiting claims that this block can never serve again."""
         block.named_by = [claim for claim in block.named_by if claim.state is WAITING]
         for claim in block.named_by:
-            problem = _refusal_for_good(block, claim.demand[claim.blocks.index(block)])
+            place = claim.blocks.index(block)
+            problem = refusal_for_good(block, claim.demand[place]) and self._problem(claim)
             if problem:
                 self._decide(claim, ClaimState.REJECTED, problem)
 
@@ -522,7 +523,7 @@ def _set_terms(claim: Claim, timeout: Number | None, weight: Real, any_of: int |
         claim.needs = any_of
 
 
-def _refusal_for_good(block: Block, demand: Curve) -> str:
+def refusal_for_good(block: Block, demand: Curve) -> str:
     """Say why a block can never serve a demand; an empty text if it could."""
     if block.state is not ACTIVE:
         return f"block {block.block_id} is {block.state}"

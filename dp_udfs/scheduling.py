@@ -6,24 +6,34 @@ from dataclasses import dataclass
 
 from dp_udfs.amounts import ExactReading, Number, Numbers, reading
 from dp_udfs.checks import Real
-from dp_udfs.claims import Claim, ClaimState
+from dp_udfs.claims import ClaimState
 from dp_udfs.errors import InvalidParameterError
 from dp_udfs.policies import (
+    DPack,
     DpfByArrivals,
     DpfByTime,
     FirstComeFirstServed,
+    Optimal,
     Policy,
+    RoundRobinByArrivals,
+    RoundRobinByTime,
 )
+from dp_udfs.round_robin import RoundRobinScheduler
+from dp_udfs.rounds import RoundScheduler
 from dp_udfs.scheduler import Decision, Scheduler
 
 __all__ = [
     "BlockSpec",
     "ClaimSpec",
+    "DPack",
     "Decision",
     "DpfByArrivals",
     "DpfByTime",
     "FirstComeFirstServed",
+    "Optimal",
     "Policy",
+    "RoundRobinByArrivals",
+    "RoundRobinByTime",
     "simulate",
 ]
 
@@ -122,19 +132,22 @@ def simulate(
     while upcoming:
         _open(scheduler, upcoming.pop())
     scheduler.advance()
-    decided = scheduler.claims
-    return [_decision(spec, decided) for spec in claims]
+    return [_decision(spec, scheduler) for spec in claims]
 
 
-def _scheduler(policy: Policy, read: ExactReading) -> Scheduler:
+def _scheduler(policy: Policy, read: ExactReading) -> Scheduler | RoundRobinScheduler:
+    if isinstance(policy, RoundRobinByArrivals | RoundRobinByTime):
+        return RoundRobinScheduler(policy)
+    if isinstance(policy, DPack | Optimal):
+        return RoundScheduler(policy, read)
     return Scheduler(policy, read)
 
 
-def _open(scheduler: Scheduler, spec: BlockSpec) -> None:
+def _open(scheduler: Scheduler | RoundRobinScheduler, spec: BlockSpec) -> None:
     scheduler.open_block(spec.block_id, spec.capacity, spec.created_at)
 
 
-def _submit(scheduler: Scheduler, spec: ClaimSpec) -> None:
+def _submit(scheduler: Scheduler | RoundRobinScheduler, spec: ClaimSpec) -> None:
     """Submit a claim, unless it names blocks that do not exist yet."""
     if scheduler.blocks.keys() >= spec.demand.keys():
         scheduler.submit(
@@ -147,8 +160,8 @@ def _submit(scheduler: Scheduler, spec: ClaimSpec) -> None:
         )
 
 
-def _decision(spec: ClaimSpec, decided: Mapping[str, Claim]) -> Decision:
-    claim = decided.get(spec.claim_id)
+def _decision(spec: ClaimSpec, scheduler: Scheduler | RoundRobinScheduler) -> Decision:
+    claim = scheduler.claims.get(spec.claim_id)
     if claim is None:
         return Decision(spec.claim_id, ClaimState.REJECTED, spec.submitted_at)
     return Decision(spec.claim_id, claim.state, claim.decided_at)

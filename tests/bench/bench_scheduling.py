@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dp_udfs import workloads
 from dp_udfs.policies import DpfByArrivals, FirstComeFirstServed, Policy
-from dp_udfs.scheduling import simulate
+from dp_udfs.scheduling import Decision, simulate
 from dp_udfs.workloads import Workload
 
 SEED = 3345
@@ -37,57 +37,51 @@ JOBS = [
     Job("100,000 claims, 1,000 blocks, 1 alpha", newest(10**5, 10**3, 1), DpfByArrivals(1000), 15),
     Job("  with 10 alphas", newest(10**5, 10**3, 10), DpfByArrivals(1000), 15),
 ]
-# Ten times the speed of the paper's own simulator; a hundred times on the last.
-for name, make, policies in [
+# Claims a second: ten times the paper's own simulator, a hundred times on the last.
+FIRST = FirstComeFirstServed()
+PUBLISHED: list[tuple[str, Callable[[int], Workload], list[tuple[Policy, int]]]] = [
     (
         "single block",
         workloads.single_block,
-        [
-            (FirstComeFirstServed(), 55_000),
-            (DpfByArrivals(100), 15_000),
-            (DpfByArrivals(325), 15_000),
-        ],
+        [(FIRST, 55_000), (DpfByArrivals(100), 15_000), (DpfByArrivals(325), 15_000)],
     ),
     (
         "multi block",
         workloads.multi_block,
-        [
-            (FirstComeFirstServed(), 51_000),
-            (DpfByArrivals(100), 17_000),
-            (DpfByArrivals(750), 5_000),
-        ],
+        [(FIRST, 51_000), (DpfByArrivals(100), 17_000), (DpfByArrivals(750), 5_000)],
     ),
     (
         "Rényi single block",
         workloads.renyi_single_block,
-        [
-            (FirstComeFirstServed(), 48_000),
-            (DpfByArrivals(14_514), 9_900),
-            (DpfByArrivals(47_170), 9_900),
-        ],
+        [(FIRST, 48_000), (DpfByArrivals(14_514), 9_900), (DpfByArrivals(47_170), 9_900)],
     ),
     (
         "Rényi multi block",
         workloads.renyi_multi_block,
-        [
-            (FirstComeFirstServed(), 51_000),
-            (DpfByArrivals(1_451), 21_600),
-            (DpfByArrivals(14_514), 7_200),
-        ],
+        [(FIRST, 51_000), (DpfByArrivals(1_451), 21_600), (DpfByArrivals(14_514), 7_200)],
     ),
-]:
-    JOBS += [
-        Job(f"{name}, {policy}", published(make), policy, claims_a_second=speed)
-        for policy, speed in policies
-    ]
+]
+JOBS += [
+    Job(f"{name}, {policy}", published(make), policy, claims_a_second=speed)
+    for name, make, policies in PUBLISHED
+    for policy, speed in policies
+]
+
+
+def run(job: Job) -> tuple[float, list[Decision]]:
+    """Return CPU seconds, the best of several where one is too short to measure."""
+    workload = job.make()
+    times: list[float] = []
+    while not times or (sum(times) < 0.5 and len(times) < 20):
+        start = time.process_time()
+        decisions = simulate(workload.blocks, workload.claims, job.policy)
+        times.append(time.process_time() - start)
+    return min(times), decisions
 
 
 def main() -> None:
     for job in JOBS:
-        workload = job.make()
-        start = time.process_time()
-        decisions = simulate(workload.blocks, workload.claims, job.policy)
-        seconds = time.process_time() - start
+        seconds, decisions = run(job)
         speed = len(decisions) / seconds
         granted = sum(decision.state == "ALLOCATED" for decision in decisions)
         if job.seconds is not None:
@@ -95,10 +89,8 @@ def main() -> None:
         else:
             aim = job.claims_a_second or 0
             verdict = f"aim {aim:,}/s: {'met' if speed >= aim else 'MISSED'}"
-        print(  # noqa: T201 - the report
-            f"{job.name:52s} {seconds:7.2f} s {speed:9,.0f} claims/s {granted:7,} granted  {verdict}",
-            flush=True,
-        )
+        line = f"{job.name:52s} {seconds:7.2f} s {speed:9,.0f} claims/s {granted:7,} granted"
+        print(f"{line}  {verdict}", flush=True)  # noqa: T201 - the report
 
 
 if __name__ == "__main__":
