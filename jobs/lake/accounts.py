@@ -132,7 +132,7 @@ def changed(
         calls_left=after.left.calls,
         mode=mode or budget.mode,
         tracked=budget.tracked or mode == "track",
-        in_all=budget.in_all - before.capacity_or_used + after.capacity_or_used,
+        in_all=budget.in_all.beyond(before.capacity_or_used) + after.capacity_or_used,
     )
 
 
