@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -32,6 +33,14 @@ _PROPERTIES = {
     "delta.dataSkippingNumIndexedCols": "0",
     "delta.enableChangeDataFeed": "false",
     "delta.autoOptimize.optimizeWrite": "true",  # one file per date and batch where they are small
+}
+
+_ARROW = {
+    "date": pa.date32(),
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "array<string>": pa.list_(pa.string()),
+    "array<bigint>": pa.list_(pa.int64()),
 }
 
 
@@ -130,16 +139,19 @@ def _create(
     required: tuple[str, ...],
     partition: str | None = None,
 ) -> None:
-    if not _exists(spark, location):
-        parts = [
-            f"`{name}` {type_}{' NOT NULL' if name in required else ''}"
-            for name, type_ in columns.items()
-        ]
-        properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
-        partitioned = f"PARTITIONED BY (`{partition}`)" if partition else ""
-        spark.sql(
-            f"CREATE TABLE {tables.quote(location)} ({', '.join(parts)}) USING delta "
-            f"{partitioned} TBLPROPERTIES ({properties})"
+    if is_table_name(location):
+        _create_in_catalog(spark, location, columns, required, partition)
+    else:
+        # Not by Spark: killed in the middle, it leaves a folder that it takes for a table
+        DeltaTable.create(
+            location,
+            pa.schema(
+                pa.field(column, _ARROW[kind], nullable=column not in required)
+                for column, kind in columns.items()
+            ),
+            mode="ignore",
+            partition_by=partition,
+            configuration=_PROPERTIES,
         )
     found = {f.name: f.dataType.simpleString() for f in tables.read(spark, location).schema}
     if found != dict(columns):
@@ -150,10 +162,23 @@ def _create(
         )
 
 
-def _exists(spark: SparkSession, location: str) -> bool:
-    if is_table_name(location):
-        return spark.catalog.tableExists(location)
-    return tables.exists(location)
+def _create_in_catalog(
+    spark: SparkSession,
+    name: str,
+    columns: Mapping[str, str],
+    required: tuple[str, ...],
+    partition: str | None,
+) -> None:
+    parts = [
+        f"`{column}` {kind}{' NOT NULL' if column in required else ''}"
+        for column, kind in columns.items()
+    ]
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
+    partitioned = f"PARTITIONED BY (`{partition}`)" if partition else ""
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {tables.quote(name)} ({', '.join(parts)}) USING delta "
+        f"{partitioned} TBLPROPERTIES ({properties})"
+    )
 
 
 def _append_once(spark: SparkSession, rows: DataFrame, location: str, batch_id: str) -> bool:

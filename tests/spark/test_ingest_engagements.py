@@ -185,6 +185,15 @@ def test_days_are_those_of_the_datasets_zone(
 
 
 @pytest.mark.usefixtures("spark")
+def test_what_a_killed_creation_left_behind_is_no_table(films: Films) -> None:
+    for location in (films.dataset.table.engagements, films.dataset.table.quarantine):
+        (Path(location) / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    films.ingest(*films.parquet([row(), row(user_id=None)]))
+    assert films.rows() == [row()]
+    assert len(films.quarantine()) == 1
+
+
+@pytest.mark.usefixtures("spark")
 def test_a_table_with_other_columns_is_refused(films: Films) -> None:
     films.ingest("--publish", batch="")
     changed = DATASET.replace("[columns.stars]", "[columns.points]")

@@ -53,6 +53,14 @@ def test_a_table_made_again_has_another_id_and_digest(place: str) -> None:
     assert after.digest != before.digest
 
 
+def test_empty_tables_differ_too(tmp_path: Path) -> None:
+    schema = pa.schema([("user_id", pa.int64())])
+    for name in "ab":
+        DeltaTable.create(str(tmp_path / name), schema)
+    states = [tables.state(str(tmp_path / name)) for name in "ab"]
+    assert states[0].digest != states[1].digest
+
+
 def test_a_copied_table_is_the_same_until_one_of_them_changes(place: str, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy")
     shutil.copytree(place, copy)
