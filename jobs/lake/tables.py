@@ -106,11 +106,6 @@ def quote(location: str) -> str:
     return f"delta.`{escaped}`"
 
 
-def exists(location: str) -> bool:
-    """Whether a Delta table lies at a path or URI."""
-    return bool(DeltaTable.is_deltatable(location))
-
-
 def state(location: str, version: int | None = None) -> TableState:
     """Take the state of a table at a version, the newest by default.
 
