@@ -33,6 +33,11 @@ class _Block:
     unfilled: int = 0
     filling: list[tuple[int, int, "_Claim"]] = field(default_factory=list)  # by final level
 
+    @property
+    def dust(self) -> int:
+        """What is too little to matter."""
+        return self.total // _FULL
+
 
 @dataclass
 class _Claim:
@@ -63,7 +68,9 @@ class RoundRobinScheduler:
 
     def open_block(self, block_id: str, capacity: Numbers, at: Number) -> None:
         """Create a block."""
-        (total,) = _one(self._reading.capacity(capacity))
+        (total,) = _one(self._reading.amounts(capacity))
+        if total <= 0:
+            raise InvalidParameterError(f"block {block_id} has no budget")
         self._go_to(at)
         self.blocks[block_id] = block = _Block(block_id, int(total), at)
         self._tick_next(block)
@@ -109,8 +116,7 @@ class RoundRobinScheduler:
 
     def _join(self, block: _Block, claim: _Claim, wanted: int) -> None:
         self._serial += 1
-        full_at = block.level + max(1, wanted - block.total // _FULL)
-        heapq.heappush(block.filling, (full_at, self._serial, claim))
+        heapq.heappush(block.filling, (block.level + wanted, self._serial, claim))
         block.unfilled += 1
         if isinstance(self.policy, RoundRobinByTime) and not block.ticking:
             block.step = self.policy.step_at(block.created_at, self._now)
@@ -121,7 +127,7 @@ class RoundRobinScheduler:
         if block.stopped:
             return
         block.step += 1
-        if block.step > self._opening.steps and block.residue == 0:
+        if block.step > self._opening.steps and block.residue <= block.dust:
             self._stop(block)
         else:
             self._add(block)
@@ -140,11 +146,14 @@ class RoundRobinScheduler:
             if block.residue < rise * block.unfilled:
                 block.level += block.residue // block.unfilled
                 block.residue = 0
-                return
-            block.residue -= rise * block.unfilled
-            block.level = full_at
-            while block.filling and block.filling[0][0] == full_at:
-                self._fill(block, heapq.heappop(block.filling)[2])
+            else:
+                block.level = full_at
+                block.residue -= rise * block.unfilled
+            self._fill_up_to(block, block.level + block.dust)
+
+    def _fill_up_to(self, block: _Block, level: int) -> None:
+        while block.filling and block.filling[0][0] <= level:
+            self._fill(block, heapq.heappop(block.filling)[2])
 
     def _fill(self, block: _Block, claim: _Claim) -> None:
         if claim.state is not ClaimState.WAITING:
@@ -202,7 +211,7 @@ class RoundRobinScheduler:
         """Open one more share; after the last one, tick on only while claims wait for the block."""
         block.step += 1
         block.ticking = False
-        if block.step > self._opening.steps and block.residue == 0:
+        if block.step > self._opening.steps and block.residue <= block.dust:
             self._stop(block)
             return
         self._add(block)
