@@ -131,7 +131,7 @@ def test_killed_at_random_times(drill: Drill, fresh: Iterator[SmallLake]) -> Non
         assert drill.run(small, **asked).rows == undisturbed.rows
         assert set(entries_of(small, undisturbed.answer["run_id"])) == set(ONCE)
         assert check_books(small) == check_books(other)
-        if kills >= 120:
+        if kills >= 100:
             break
     assert charge_of(small) == charge_of(other)
     assert sorted(answer["digest"] for answer in stored(small)) == sorted(
