@@ -56,8 +56,8 @@ class Claim:
         How much it matters: shares are divided by it.
     deadline : float or None
         When it stops waiting.
-    needs : int
-        How many of its blocks it needs; all of them once it is settled which.
+    named, needs : int
+        How many blocks it named, and how many of them it needs.
     """
 
     __slots__ = (
@@ -69,6 +69,7 @@ class Claim:
         "decided_at",
         "demand",
         "left",
+        "named",
         "needs",
         "number",
         "parked_at",
@@ -93,7 +94,7 @@ class Claim:
         self.demand = demand
         self.weight: Amount = 1
         self.deadline: Number | None = None
-        self.needs = len(blocks)
+        self.named = self.needs = len(blocks)
         self.state = ClaimState.WAITING
         self.decided_at: Number | None = None  # when it left WAITING
         self.reason = ""

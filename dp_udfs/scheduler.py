@@ -480,7 +480,7 @@ class Scheduler:
         if not demand:
             raise InvalidParameterError(f"claim {claim_id} names no block")
         curves = []
-        last: object = None
+        last: object = self  # no amount
         for value in demand.values():
             if value is not last:
                 last, curve = value, self._reading.demand(value)
@@ -497,7 +497,7 @@ class Scheduler:
         claim = self.claims[claim_id]
         demand = dict(zip(blocks, curves, strict=True))
         before = zip(claim.blocks, claim.demand, strict=True)
-        if any(demand.get(block) != curve for block, curve in before):
+        if len(blocks) != claim.named or any(demand.get(block) != curve for block, curve in before):
             raise ClaimError(f"claim {claim_id} was submitted before, with another demand")
         return claim
 

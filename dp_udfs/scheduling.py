@@ -1,6 +1,7 @@
 """Simulate the scheduling of privacy budget: blocks, claims and a policy in, decisions out."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -116,7 +117,7 @@ def simulate(
     claims time out. A claim that names a block before it exists is rejected. Integers and fractions
     are exact; floats are read as the decimals they were written as.
     """
-    _check_names(blocks, claims)
+    _check(blocks, claims)
     read = reading(
         itertools.chain(
             (block.capacity for block in blocks),
@@ -167,12 +168,15 @@ def _decision(spec: ClaimSpec, scheduler: Scheduler | RoundRobinScheduler) -> De
     return Decision(spec.claim_id, claim.state, claim.decided_at)
 
 
-def _check_names(blocks: Sequence[BlockSpec], claims: Sequence[ClaimSpec]) -> None:
+def _check(blocks: Sequence[BlockSpec], claims: Sequence[ClaimSpec]) -> None:
     known = {block.block_id for block in blocks}
     if len(known) < len(blocks):
         raise InvalidParameterError("two blocks have the same block_id")
     if len({claim.claim_id for claim in claims}) < len(claims):
         raise InvalidParameterError("two claims have the same claim_id")
+    for moment in itertools.chain(map(_created_at, blocks), map(_submitted_at, claims)):
+        if not math.isfinite(moment):
+            raise InvalidParameterError(f"{moment} is not a time")
     for claim in claims:
         if not known.issuperset(claim.demand):
             unknown = next(block_id for block_id in claim.demand if block_id not in known)
