@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.conftest import FAST_JAVA
+
 PROJECT = Path(__file__).parents[1]
 
 
@@ -50,7 +52,7 @@ def start(*command: str, environment: Mapping[str, str] | None = None) -> subpro
     return subprocess.Popen(
         [str(script), *command[1:]],
         cwd=PROJECT,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "SPARK_SUBMIT_OPTS": FAST_JAVA, **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -28,7 +28,7 @@ FIRST = date(2024, 1, 12)
 DAYS = 40
 OPT_OUT_ON, PURGE_ON = 20, 37  # numbers of days, from 1
 FEBRUARY = date(2024, 2, 1)
-ALLOWANCES = {"marketing": Loss(300, 300), "research": Loss(3000, 14)}
+ALLOWANCES = {"marketing": Loss(200, 300), "research": Loss(3000, 14)}
 
 CLIPS: dict[str, Any] = {"k": 3, "max_candidates": 6, "cohorts": ["channel"]}  # not exclusive
 DEVICES: dict[str, Any] = {"element": "device"}
@@ -73,7 +73,7 @@ def morning(day: int) -> datetime:
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> Days:
     """Live through all of it."""
-    clips = lakes.changed(lakes.CLIPS, epsilon="0.4", units="300", calls="300")
+    clips = lakes.changed(lakes.CLIPS, epsilon="0.4", units="200", calls="300")
     clips = clips.replace("[analysts.research]", "[analysts.research]\nunits = 3000\ncalls = 14")
     small = lakes.make(tmp_path_factory.mktemp("days"), TEST_SECRET, clips)
     lived = Days(small)

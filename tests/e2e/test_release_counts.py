@@ -173,7 +173,6 @@ def test_an_answer_does_not_depend_on_order_files_plans_or_rows_that_do_not_coun
     first = lakes.same_label(question, tmp_path / "one", table)
     wanted = compute(first, TEST_SECRET, spark)
     assert len(wanted.rows) > 8
-    assert compute(first, TEST_SECRET, spark) == wanted
 
     random.Random(3).shuffle(rows)
     rows += not_counted()

@@ -154,43 +154,37 @@ def test_whoever_asks_first_about_a_snapshot_that_is_gone_is_refused_before_payi
 # --- the price does not depend on rows ------------------------------------------------------------
 
 NOTHING_MATCHES: dict[str, Any] = {"filters": {"all": [{"column": "station", "in": [123456]}]}}
-KINDS: dict[str, dict[str, Any]] = {
-    "unknown_gumbel": TOP,
-    "unknown_laplace": {"element": "city", "max_candidates": 9},
-    "fixed_gaussian": {"element": "city", "mechanism": "fixed_gaussian"},
-    "known_laplace": {"element": "device"},
-    "known_gumbel": {"element": "topic", "k": 3, "measure": "rows", "tau": 2},
-}
+NOTHING_TO_COUNT: list[tuple[str, dict[str, Any], int, Loss]] = [  # elements shown, and the price
+    ("unknown_gumbel", TOP | {"cohorts": ["channel"]}, 0, Loss(3 * 2, 3)),
+    ("unknown_laplace", {"element": "city", "max_candidates": 9}, 0, Loss(2, 2)),
+    ("fixed_gaussian", {"element": "city", "cohorts": ["country"]}, 0, Loss(2, 1)),
+    ("known_laplace", {"element": "device", "cohorts": ["club"]}, 4 * 5, Loss(2, 2)),
+    ("known_gumbel", {"element": "topic", "k": 3, "measure": "rows", "tau": 2}, 3, Loss(6, 1)),
+]
 
 
-@pytest.mark.parametrize("cohorts", [[], ["channel"]], ids=["alone", "cohorts"])
+@pytest.mark.parametrize(("mechanism", "keys", "shown", "price"), NOTHING_TO_COUNT)
 def test_nothing_to_count_takes_the_same_path_and_is_charged(
-    tmp_path: Path, spark: "SparkSession", cohorts: list[str]
+    tmp_path: Path,
+    spark: "SparkSession",
+    mechanism: str,
+    keys: dict[str, Any],
+    shown: int,
+    price: Loss,
 ) -> None:
+    """An empty table, and a filter that no row passes."""
     empty = lakes.make(tmp_path / "empty", TEST_SECRET)
     full = lakes.make(tmp_path / "full", TEST_SECRET)
     full.append(lakes.many_rows(size=200))
-    for small in (empty, full):
+    for small, filters in ((empty, {}), (full, NOTHING_MATCHES)):
         small.publish()
-    for name, keys in KINDS.items():
-        filters = NOTHING_MATCHES | {"cohorts": cohorts}
-        on_empty = empty.release(spark, **keys, cohorts=cohorts)
-        unmatched = full.release(spark, **keys, **filters)
-        assert on_empty.question.mechanism.name == name
-        assert on_empty.question.reserve == unmatched.question.reserve
-        kinds = [Counter(o.rows["row_kind"].to_pylist()) for o in (on_empty, unmatched)]
-        assert kinds[0]["stop"] == kinds[1]["stop"] == max(len(cohorts) * 3, 1)
-        if name.startswith("known"):
-            size = 5 if name == "known_laplace" else 3
-            assert kinds[0]["element"] == kinds[1]["element"] == size * kinds[0]["stop"]
-            assert None not in lakes.counts(on_empty).values()
-            assert None not in lakes.counts(unmatched).values()
-        if name != "unknown_gumbel":  # it may show an element of its own noise in neither
-            assert on_empty.charged == unmatched.charged == on_empty.question.reserve
-        else:
-            stops = kinds[0]["stop"]
-            assert kinds[0]["element"] == kinds[1]["element"] == 0
-            assert on_empty.charged == unmatched.charged == Loss(2 * stops, stops)
+        outcome = small.release(spark, mechanism=mechanism, **keys, **filters)
+        kinds = Counter(outcome.rows["row_kind"].to_pylist())
+        assert kinds["stop"] == len(outcome.question.cohorts)
+        assert kinds["element"] == shown
+        assert None not in lakes.counts(outcome).values()
+        assert outcome.charged == price
+        assert len(small.entries("settle")) == 1
 
 
 def test_an_answer_of_nothing_but_a_stop_is_charged_also_when_it_is_repeated(
