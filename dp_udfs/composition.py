@@ -299,6 +299,7 @@ def _mean_excess(epsilon: float) -> float:
 
 def _from_renyi(curve: Callable[[float], float], log_1_delta: float) -> float:
     """Convert a Rényi curve to epsilon at delta; every order is valid, so take the best found."""
+
     def epsilon_at(log_order: float) -> float:
         above_1 = math.exp(log_order)  # alpha - 1
         alpha = 1 + above_1
