@@ -5,10 +5,12 @@ floating point: a hundred demands of 0.01 fill a block of 1 to exactly zero.
 """
 
 import functools
+import itertools
 import math
 import numbers
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,26 +47,58 @@ class RoundedReading(ExactReading):
 
     A capacity is widened by one part in 10**9, so that a demand of 0.1 + 0.2 fits where 0.3 is
     open. Over the life of a block, demands exceed its capacity by no more than that.
+
+    Parameters
+    ----------
+    orders : sequence of bool or None
+        For each order whether to keep it: whether some block can use it. All if None.
     """
+
+    def __init__(self, orders: Sequence[bool] | None = None) -> None:
+        self._orders = orders
+        self._read = functools.lru_cache(maxsize=4096, typed=True)(self._read_demand)
 
     def demand(self, value: Numbers) -> Curve:
         """Read a demand, in units of 10**-22."""
-        return _cached_rounded_demand(_hashable(value))
+        return self._read(_hashable(value))
 
     def amounts(self, value: Numbers) -> Curve:
         """Read what is consumed of a demand, in units of 10**-22."""
-        return tuple(map(_rounded, _as_tuple(value)))
+        return tuple(map(_rounded, self._kept(_as_tuple(value))))
 
     def capacity(self, value: Numbers) -> Curve:
         """Read a capacity, in units of 10**-22."""
-        read = tuple(map(_rounded, _as_tuple(value)))
-        return _some_positive("capacity", tuple(c + max(c, 0) // _ROUNDING for c in read))
+        read = _some_positive("capacity", tuple(map(_rounded, _as_tuple(value))))
+        return tuple(c + max(c, 0) // _ROUNDING for c in self._kept(read))
+
+    def _read_demand(self, value: Number | tuple[Number, ...]) -> Curve:
+        values = _as_tuple(value)
+        try:
+            bad = not (sum(values) < math.inf and min(values, default=0) >= 0)  # NaN is bad, too
+        except TypeError:
+            bad = True
+        if bad:
+            raise InvalidParameterError("a demand must be finite and not negative at any order")
+        return _demand(tuple(map(_rounded, self._kept(values))))
+
+    def _kept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._orders is None:
+            return values
+        if len(values) != len(self._orders):
+            raise InvalidParameterError(f"{len(values)} amounts for {len(self._orders)} orders")
+        return tuple(itertools.compress(values, self._orders))
 
 
-def reading(values: Iterable[Numbers]) -> ExactReading:
+def reading(capacities: Sequence[Numbers], demands: Iterable[Numbers]) -> ExactReading:
     """Return the reading for these numbers: the exact one if none of them is a float."""
-    rounded = any(isinstance(x, float) for value in values for x in _as_tuple(value))
-    return RoundedReading() if rounded else ExactReading()
+    curves = [_as_tuple(capacity) for capacity in capacities]
+    demanded = map(_as_tuple, demands)
+    if not any(isinstance(x, float) for curve in itertools.chain(curves, demanded) for x in curve):
+        return ExactReading()
+    if len({len(curve) for curve in curves}) != 1:
+        return RoundedReading()
+    usable = [max(totals) > 0 for totals in zip(*curves, strict=True)]
+    return RoundedReading(usable if any(usable) else None)
 
 
 def _as_tuple(value: Numbers) -> tuple[Number, ...]:
@@ -80,11 +114,6 @@ def _hashable(value: Numbers) -> Number | tuple[Number, ...]:
 @functools.lru_cache(maxsize=4096, typed=True)
 def _cached_demand(value: Number | tuple[Number, ...]) -> Curve:
     return _demand(tuple(map(_exact, _as_tuple(value))))
-
-
-@functools.lru_cache(maxsize=4096, typed=True)
-def _cached_rounded_demand(value: Number | tuple[Number, ...]) -> Curve:
-    return _demand(tuple(map(_rounded, _as_tuple(value))))
 
 
 def _demand(curve: Curve) -> Curve:

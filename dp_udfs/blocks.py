@@ -32,6 +32,9 @@ class BlockState(StrEnum):
     RETIRED = "RETIRED"  # its data are deleted
 
 
+ACTIVE = BlockState.ACTIVE
+
+
 @dataclass(frozen=True)
 class Parts:
     """The four parts of a budget, each a curve; `unlocked` may be negative at some orders."""

@@ -31,6 +31,7 @@ class ClaimState(StrEnum):
     CLOSED = "CLOSED"  # with something consumed
 
 
+WAITING = ClaimState.WAITING
 HOLDING = (ClaimState.ALLOCATED, ClaimState.PARTIALLY_CONSUMED)
 
 

@@ -1,9 +1,7 @@
-"""The engine: claims wait for blocks, and after each single event those that fit are served.
+"""The engine: blocks and claims under one policy, event by event.
 
-Served in the order of their shares, all blocks of a claim at once. A claim that does not fit is
-parked on one block that refuses it, until the step at which that block may have room for it: until
-then it cannot fit, so it need not be looked at. The claims served, and when, are the same as if
-all waiting claims were sorted and tried after each event.
+It reads and checks what is asked, keeps the clock, and remembers; `queues` and `rounds` say who is
+served.
 """
 
 import heapq
@@ -13,14 +11,13 @@ from typing import NamedTuple
 
 from dp_udfs import checks
 from dp_udfs.amounts import Curve, ExactReading, Number, Numbers
-from dp_udfs.blocks import NEVER, Block, BlockState, least_used
+from dp_udfs.blocks import ACTIVE, Block, BlockState, least_used
 from dp_udfs.checks import Real
-from dp_udfs.claims import HOLDING, Claim, ClaimState, Order
+from dp_udfs.claims import HOLDING, WAITING, Claim, ClaimState
 from dp_udfs.errors import ClaimError, InvalidParameterError
-from dp_udfs.policies import ByTime, DpfByArrivals, FirstComeFirstServed
-
-WAITING = ClaimState.WAITING
-ACTIVE = BlockState.ACTIVE
+from dp_udfs.policies import DPack, DpfByArrivals, DpfByTime, FirstComeFirstServed, Optimal
+from dp_udfs.queues import FairQueue, Queue
+from dp_udfs.rounds import RoundQueue
 
 
 class Decision(NamedTuple):
@@ -44,8 +41,8 @@ class Scheduler:
 
     Parameters
     ----------
-    policy : FirstComeFirstServed, DpfByArrivals or DpfByTime
-        How blocks open.
+    policy : FirstComeFirstServed, DpfByArrivals, DpfByTime, DPack or Optimal
+        How blocks open, and who is served first.
     reading : ExactReading
         How amounts are read; by default they are integers or fractions.
     lock_released : bool
@@ -74,7 +71,7 @@ class Scheduler:
 
     def __init__(
         self,
-        policy: FirstComeFirstServed | DpfByArrivals | ByTime,
+        policy: FirstComeFirstServed | DpfByArrivals | DpfByTime | DPack | Optimal,
         reading: ExactReading | None = None,
         *,
         lock_released: bool = False,
@@ -84,21 +81,18 @@ class Scheduler:
         self.claims: dict[str, Claim] = {}
         self.decisions: list[Decision] = []
         self.now: Number | None = None
-        self._waits = not isinstance(policy, FirstComeFirstServed)
-        self._by_arrivals = policy if isinstance(policy, DpfByArrivals) else None
-        self._by_time = policy if isinstance(policy, ByTime) else None
-        self._opening = policy.opening()
-        arrivals = range(self._opening.steps + 1 if self._by_arrivals else 0)
-        self._opened_after = [self._opening.opened(step) for step in arrivals]
+        self._queue: Queue
+        if isinstance(policy, DPack | Optimal):
+            self._queue = RoundQueue(policy, self._decide)
+        else:
+            self._queue = FairQueue(policy, self._decide)
         self._reading = reading or ExactReading()
         self._lock_released = lock_released
         self._totals: dict[Curve, Curve] = {}  # equal totals are one object: quick to compare
-        self._ticks: list[tuple[Number, int, Block]] = []
         self._deadlines: list[tuple[Number, int, Claim]] = []
         self._answers: dict[Hashable, Claim] = {}
         self._orders = 0
-        self._serial = 0
-        if lock_released and not self._waits:
+        if lock_released and isinstance(policy, FirstComeFirstServed):
             raise InvalidParameterError("first come, first served locks nothing")
 
     # --- events -----------------------------------------------------------------------------------
@@ -111,9 +105,10 @@ class Scheduler:
         if self.blocks and len(total) != self._orders:
             raise InvalidParameterError(f"block {block_id} has another number of orders")
         self._go_to(at)
-        block = Block(block_id, self._totals.setdefault(total, total), at, self._opening.parts)
-        if not self._waits:
-            block.opened = block.parts
+        block = Block(
+            block_id, self._totals.setdefault(total, total), at, self._queue.opening.parts
+        )
+        self._queue.created(block)
         self._orders = len(total)
         self.blocks[block_id] = block
         return block
@@ -210,9 +205,7 @@ class Scheduler:
         self._check_holding(claim)
         self._go_to(at)
         claim.release(lock=self._lock_released)
-        for block in claim.blocks:
-            block.lot.wake(NEVER)
-        self._pass(claim.blocks)
+        self._queue.freed(claim.blocks, at)
         return self._answer(request_id, claim)
 
     def cancel(self, claim_id: str, at: Number) -> Claim:
@@ -243,7 +236,7 @@ class Scheduler:
     def shortages(self, claim_id: str) -> list[Shortage]:
         """Say why a claim waits: the blocks that refuse it, needed and unlocked budget."""
         claim = self._claim(claim_id)
-        self._open_by_time(claim.blocks)
+        self._open(claim.blocks)
         return [
             Shortage(block.block_id, curve, block.budget().unlocked)
             for block, curve in zip(claim.blocks, claim.demand, strict=True)
@@ -252,97 +245,7 @@ class Scheduler:
 
     def refresh(self) -> None:
         """Open all blocks as far as they should be by now, to look at their parts."""
-        self._open_by_time(self.blocks.values())
-
-    # --- passes -----------------------------------------------------------------------------------
-
-    def _pass(self, risen: Iterable[Block], newcomer: Claim | None = None) -> None:
-        """Serve those that fit, in order: the newcomer, and those awake on blocks that have risen.
-
-        One sweep is complete, for room only shrinks in it.
-        """
-        queue: list[tuple[Order, Claim, Block | None]] = []
-        for block in risen:
-            self._queue_next(block, queue)
-        if newcomer is not None and not queue:
-            self._serve(newcomer)
-            return
-        if newcomer is not None:
-            heapq.heappush(queue, (newcomer.order(), newcomer, None))
-        while queue:
-            _, claim, come_from = heapq.heappop(queue)
-            self._serve(claim)
-            if come_from is not None:
-                self._queue_next(come_from, queue)
-
-    def _queue_next(self, block: Block, queue: list[tuple[Order, Claim, Block | None]]) -> None:
-        """Put the next claim that this block may have room for in the queue of a pass."""
-        lot = block.lot
-        while lot.awake:
-            opening = block.opening_for(lot.least)
-            if opening:
-                break
-            claim = lot.pop()
-            if claim.state is WAITING:
-                heapq.heappush(queue, (claim.order(), claim, block))
-                return
-        step = self._step_with_room(block, opening) if lot.awake else NEVER
-        lot.rest_until(step)
-        self._tick_at(block, step)
-
-    def _serve(self, claim: Claim) -> None:
-        """Grant a claim if it fits; else let it wait, or reject it where nobody waits."""
-        place, opening = self._refusal(claim)
-        if not opening:
-            claim.allocate()
-            self._decide(claim, ClaimState.ALLOCATED)
-        elif self._waits:
-            self._park(claim, place, opening)
-        else:
-            self._decide(claim, ClaimState.REJECTED, "not enough is left")
-
-    def _refusal(self, claim: Claim) -> tuple[int, float]:
-        """Find the block that makes a claim wait longest, and how far that must open; or 0.
-
-        The block that the claim was parked on is asked first: an earlier grant may have taken
-        its room, and then the others need not be asked.
-        """
-        blocks, demand, place = claim.blocks, claim.demand, claim.parked_at
-        if self._by_time:
-            self._open_by_time(blocks)
-        if place >= 0:
-            opening = blocks[place].opening_for(demand[place])
-            if opening:
-                return place, opening
-        longest, refusal = 0.0, (-1, 0.0)
-        for place, block in enumerate(blocks):
-            opening = block.opening_for(demand[place])
-            if opening and opening - block.opened > longest:
-                longest, refusal = opening - block.opened, (place, opening)
-                if opening == NEVER:
-                    break
-        return refusal
-
-    def _park(self, claim: Claim, place: int, opening: float) -> None:
-        """Leave a claim until a block has opened that far."""
-        block = claim.blocks[place]
-        step = self._step_with_room(block, opening)
-        claim.parked_at = place
-        block.lot.park(claim, step)
-        self._tick_at(block, step)
-
-    def _step_with_room(self, block: Block, opening: float) -> float:
-        """Return the step by which a block will have opened that far, if nothing is released."""
-        if block.relocked is not None:
-            return block.step + 1
-        return NEVER if opening == NEVER else self._opening.step_for(int(opening))
-
-    def _tick_at(self, block: Block, step: float) -> None:
-        """Look at a block again at this tick of it."""
-        if self._by_time and step != NEVER:
-            self._serial += 1
-            tick = block.created_at + int(step) * self._by_time.tick
-            heapq.heappush(self._ticks, (tick, self._serial, block))
+        self._open(self.blocks.values())
 
     # --- time passes ------------------------------------------------------------------------------
 
@@ -357,61 +260,19 @@ class Scheduler:
 
     def _run_until(self, end: Number, *, with_deadlines_then: bool = True) -> None:
         """Run ticks and deadlines one by one, in the order of time."""
-        ticks, deadlines = self._ticks, self._deadlines
-        while ticks or deadlines:
-            is_tick = not deadlines or (bool(ticks) and ticks[0][0] <= deadlines[0][0])
-            at = ticks[0][0] if is_tick else deadlines[0][0]
-            if at > end or (at == end and not is_tick and not with_deadlines_then):
-                break
-            self.now = at
-            if is_tick:
-                self._tick()
-            else:
+        while True:
+            tick = self._queue.next_tick()
+            deadline = self._deadlines[0][0] if self._deadlines else None
+            if tick is not None and tick <= end and (deadline is None or tick <= deadline):
+                self.now = tick
+                self._queue.tick()
+            elif deadline is not None and (
+                deadline < end or (deadline == end and with_deadlines_then)
+            ):
+                self.now = deadline
                 self._expire()
-
-    # --- blocks open ------------------------------------------------------------------------------
-
-    def _arrive(self, claim: Claim) -> list[Block]:
-        """Open one more share of each block a claim names; return those where others wait."""
-        table, steps = self._opened_after, len(self._opened_after) - 1
-        risen = []
-        for block in claim.blocks:
-            block.step = step = block.step + 1
-            if step <= steps:
-                block.opened = table[step]
-            elif block.relocked is not None:
-                block.unlock_again(steps)
-            if block.lot.next_step <= step:
-                block.lot.wake(step)
-                risen.append(block)
-        return risen
-
-    def _open_by_time(self, blocks: Iterable[Block]) -> None:
-        """Open blocks as far as they should be by now."""
-        policy, now = self._by_time, self.now
-        if policy is None or now is None:
-            return
-        for block in blocks:
-            step = policy.step_at(block.created_at, now)
-            if step == block.step:
-                continue
-            while block.relocked is not None and block.step < step:
-                block.step += 1
-                if block.step > self._opening.steps:
-                    block.unlock_again(self._opening.steps)
-            block.step = step
-            block.opened = self._opening.opened(step)
-
-    def _tick(self) -> None:
-        """Hold one pass for all blocks that tick at this instant."""
-        at = self._ticks[0][0]
-        risen: dict[str, Block] = {}
-        while self._ticks and self._ticks[0][0] == at:
-            block = heapq.heappop(self._ticks)[2]
-            self._open_by_time([block])
-            block.lot.wake(block.step)
-            risen[block.block_id] = block
-        self._pass(risen.values())
+            else:
+                return
 
     # --- claims come and go -----------------------------------------------------------------------
 
@@ -423,13 +284,15 @@ class Scheduler:
         able = [place for place, problem in enumerate(problems) if not problem]
         if len(able) < claim.needs:
             return f"only {len(able)} of {claim.needs} blocks could serve it"
+        if isinstance(self.policy, Optimal):
+            return ""  # each round chooses again
         best = least_used([claim.blocks[place] for place in able], claim.needs)
         claim.narrow([able[place] for place in best])
         return ""
 
     def _enter(self, claim: Claim) -> None:
         """Count an arrival on the claim's blocks, serve whom that helps, or let the claim wait."""
-        self._pass(self._arrive(claim) if self._by_arrivals else (), claim)
+        self._queue.enter(claim, claim.submitted_at)
         if claim.state is WAITING:
             self._start_waiting(claim)
 
@@ -456,6 +319,10 @@ class Scheduler:
     def _decide(self, claim: Claim, state: ClaimState, reason: str = "") -> None:
         claim.state, claim.decided_at, claim.reason = state, self.now, reason
         self.decisions.append(Decision(claim.claim_id, state, self.now))
+
+    def _open(self, blocks: Iterable[Block]) -> None:
+        if self.now is not None:
+            self._queue.open_by_time(blocks, self.now)
 
     # --- looking things up ------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from dp_udfs.policies import (
     RoundRobinByTime,
 )
 from dp_udfs.round_robin import RoundRobinScheduler
-from dp_udfs.rounds import RoundScheduler
 from dp_udfs.scheduler import Decision, Scheduler
 
 __all__ = [
@@ -118,12 +117,8 @@ def simulate(
     are exact; floats are read as the decimals they were written as.
     """
     _check(blocks, claims)
-    read = reading(
-        itertools.chain(
-            (block.capacity for block in blocks),
-            (amount for claim in claims for amount in claim.demand.values()),
-        )
-    )
+    demands = (amount for claim in claims for amount in claim.demand.values())
+    read = reading([block.capacity for block in blocks], demands)
     scheduler = _scheduler(policy, read)
     upcoming = sorted(blocks, key=_created_at)[::-1]
     for claim in sorted(claims, key=_submitted_at):
@@ -139,8 +134,6 @@ def simulate(
 def _scheduler(policy: Policy, read: ExactReading) -> Scheduler | RoundRobinScheduler:
     if isinstance(policy, RoundRobinByArrivals | RoundRobinByTime):
         return RoundRobinScheduler(policy)
-    if isinstance(policy, DPack | Optimal):
-        return RoundScheduler(policy, read)
     return Scheduler(policy, read)
 
 

@@ -1,0 +1,223 @@
+"""Who is served next: the queue of waiting claims under fairness, or none under first come.
+
+After each event the claims that fit are served in the order of their shares, all blocks of a claim
+at once. A claim that does not fit is parked on one block that refuses it until that block may have
+room for it: until then it cannot fit, so it need not be looked at. The claims served, and when, are
+the same as if all waiting claims were sorted and tried after each event.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from dp_udfs.amounts import Number
+from dp_udfs.blocks import NEVER, Block
+from dp_udfs.claims import WAITING, Claim, ClaimState, Order
+from dp_udfs.policies import ByTime, DpfByArrivals, FirstComeFirstServed, Opening
+
+Decide = Callable[[Claim, ClaimState, str], None]  # a claim's new state, and why
+
+
+class Queue(Protocol):
+    """What a scheduler asks of its queue. Times are `at`, and never go back."""
+
+    opening: Opening
+
+    def created(self, block: Block) -> None:
+        """Take note of a new block."""
+
+    def enter(self, claim: Claim, at: Number) -> None:
+        """Take in a new claim, and serve whom that helps."""
+
+    def freed(self, blocks: Iterable[Block], at: Number) -> None:
+        """Serve whom budget helps that was given back on these blocks."""
+
+    def next_tick(self) -> Number | None:
+        """Return when time alone may next help somebody."""
+
+    def tick(self) -> None:
+        """Do what is due at that time."""
+
+    def open_by_time(self, blocks: Iterable[Block], at: Number) -> None:
+        """Open blocks as far as they should be by now."""
+
+
+class FairQueue:
+    """Smallest dominant share first, with all tie-breaks; or nobody waits.
+
+    Parameters
+    ----------
+    policy : FirstComeFirstServed, DpfByArrivals or DpfByTime
+        How blocks open.
+    decide : callable
+        Told what becomes of claims.
+    """
+
+    def __init__(
+        self, policy: FirstComeFirstServed | DpfByArrivals | ByTime, decide: Decide
+    ) -> None:
+        self.opening = policy.opening()
+        self._decide = decide
+        self._waits = not isinstance(policy, FirstComeFirstServed)
+        self._by_arrivals = isinstance(policy, DpfByArrivals)
+        self._by_time = policy if isinstance(policy, ByTime) else None
+        arrivals = range(self.opening.steps + 1 if self._by_arrivals else 0)
+        self._opened_after = [self.opening.opened(step) for step in arrivals]
+        self._ticks: list[tuple[Number, int, Block]] = []
+        self._serial = 0
+
+    def created(self, block: Block) -> None:
+        """Open a block wholly where nobody waits."""
+        if not self._waits:
+            block.opened = block.parts
+
+    def enter(self, claim: Claim, at: Number) -> None:
+        """Count an arrival on the claim's blocks, and hold a pass."""
+        self._pass(self._arrive(claim) if self._by_arrivals else (), at, claim)
+
+    def freed(self, blocks: Iterable[Block], at: Number) -> None:
+        """Look at everybody parked on these blocks: they may fit before their step comes."""
+        blocks = list(blocks)
+        for block in blocks:
+            block.lot.wake(NEVER)
+        self._pass(blocks, at)
+
+    def next_tick(self) -> Number | None:
+        """Return when the next block ticks that somebody is parked on."""
+        return self._ticks[0][0] if self._ticks else None
+
+    def tick(self) -> None:
+        """Hold one pass for all blocks that tick at this instant."""
+        at = self._ticks[0][0]
+        risen: dict[str, Block] = {}
+        while self._ticks and self._ticks[0][0] == at:
+            block = heapq.heappop(self._ticks)[2]
+            self.open_by_time([block], at)
+            block.lot.wake(block.step)
+            risen[block.block_id] = block
+        self._pass(risen.values(), at)
+
+    def open_by_time(self, blocks: Iterable[Block], at: Number) -> None:
+        """Open blocks as far as they should be by now."""
+        if self._by_time:
+            for block in blocks:
+                open_until(block, self._by_time.step_at(block.created_at, at), self.opening)
+
+    # --- blocks open by arrivals ------------------------------------------------------------------
+
+    def _arrive(self, claim: Claim) -> list[Block]:
+        """Open one more share of each block a claim names; return those where others wait."""
+        table, steps = self._opened_after, len(self._opened_after) - 1
+        risen = []
+        for block in claim.blocks:
+            block.step = step = block.step + 1
+            if step <= steps:
+                block.opened = table[step]
+            elif block.relocked is not None:
+                block.unlock_again(steps)
+            if block.lot.next_step <= step:
+                block.lot.wake(step)
+                risen.append(block)
+        return risen
+
+    # --- passes -----------------------------------------------------------------------------------
+
+    def _pass(self, risen: Iterable[Block], at: Number, newcomer: Claim | None = None) -> None:
+        """Serve those that fit, in order: the newcomer, and those awake on blocks that have risen.
+
+        One sweep is complete, for room only shrinks in it.
+        """
+        queue: list[tuple[Order, Claim, Block | None]] = []
+        for block in risen:
+            self._queue_next(block, queue)
+        if newcomer is not None and not queue:
+            self._serve(newcomer, at)
+            return
+        if newcomer is not None:
+            heapq.heappush(queue, (newcomer.order(), newcomer, None))
+        while queue:
+            _, claim, come_from = heapq.heappop(queue)
+            self._serve(claim, at)
+            if come_from is not None:
+                self._queue_next(come_from, queue)
+
+    def _queue_next(self, block: Block, queue: list[tuple[Order, Claim, Block | None]]) -> None:
+        """Put the next claim that this block may have room for in the queue of a pass."""
+        lot = block.lot
+        while lot.awake:
+            opening = block.opening_for(lot.least)
+            if opening:
+                break
+            claim = lot.pop()
+            if claim.state is WAITING:
+                heapq.heappush(queue, (claim.order(), claim, block))
+                return
+        step = self._step_with_room(block, opening) if lot.awake else NEVER
+        lot.rest_until(step)
+        self._tick_at(block, step)
+
+    def _serve(self, claim: Claim, at: Number) -> None:
+        """Grant a claim if it fits; else let it wait, or reject it where nobody waits."""
+        self.open_by_time(claim.blocks, at)
+        place, opening = _refusal(claim)
+        if not opening:
+            claim.allocate()
+            self._decide(claim, ClaimState.ALLOCATED, "")
+        elif self._waits:
+            self._park(claim, place, opening)
+        else:
+            self._decide(claim, ClaimState.REJECTED, "not enough is left")
+
+    def _park(self, claim: Claim, place: int, opening: float) -> None:
+        """Leave a claim until a block has opened that far."""
+        block = claim.blocks[place]
+        step = self._step_with_room(block, opening)
+        claim.parked_at = place
+        block.lot.park(claim, step)
+        self._tick_at(block, step)
+
+    def _step_with_room(self, block: Block, opening: float) -> float:
+        """Return the step by which a block will have opened that far, if nothing is released."""
+        if block.relocked is not None:
+            return block.step + 1
+        return NEVER if opening == NEVER else self.opening.step_for(int(opening))
+
+    def _tick_at(self, block: Block, step: float) -> None:
+        """Look at a block again at this tick of it."""
+        if self._by_time and step != NEVER:
+            self._serial += 1
+            tick = block.created_at + int(step) * self._by_time.tick
+            heapq.heappush(self._ticks, (tick, self._serial, block))
+
+
+def open_until(block: Block, step: int, opening: Opening) -> None:
+    """Open a block as far as it should be after so many ticks."""
+    if step == block.step:
+        return
+    while block.relocked is not None and block.step < step:
+        block.step += 1
+        if block.step > opening.steps:
+            block.unlock_again(opening.steps)
+    block.step = step
+    block.opened = opening.opened(step)
+
+
+def _refusal(claim: Claim) -> tuple[int, float]:
+    """Find the block that makes a claim wait longest, and how far that must open; or 0.
+
+    The block that the claim was parked on is asked first: an earlier grant may have taken
+    its room, and then the others need not be asked.
+    """
+    blocks, demand, place = claim.blocks, claim.demand, claim.parked_at
+    if place >= 0:
+        opening = blocks[place].opening_for(demand[place])
+        if opening:
+            return place, opening
+    longest, refusal = 0.0, (-1, 0.0)
+    for place, block in enumerate(blocks):
+        opening = block.opening_for(demand[place])
+        if opening and opening - block.opened > longest:
+            longest, refusal = opening - block.opened, (place, opening)
+            if opening == NEVER:
+                break
+    return refusal
