@@ -67,6 +67,13 @@ def main(arguments: argparse.Namespace) -> None:
     lake = load_lake(arguments.conf)
     settings = options.read_question(arguments)
     dataset = load_dataset(settings.dataset, lake)
+    if arguments.dry_run:
+        question = questions.pin(lake, dataset, settings, arguments.snapshot)
+        _require_readable(question, day_in(dataset.table.time_zone, utc_now()))
+        reports.show(
+            arguments, [], {"question": question.describe(), "reserve": str(question.reserve)}
+        )
+        return
     outcome = release_counts(
         lake,
         dataset,
@@ -319,4 +326,5 @@ if __name__ == "__main__":
     options.add_question(parser)
     options.add_analyst(parser)
     parser.add_argument("--run-id", help="name of this run; a retry gives the same one")
+    parser.add_argument("--dry-run", action="store_true", help="only check and price the question")
     program.run(main, parser)
