@@ -480,3 +480,11 @@ def test_a_refusal_needs_no_java(small: SmallLake) -> None:
     assert ended.code == 2
     assert "not declared" in ended.error
     assert len(ended.err.splitlines()) == 1
+
+
+def test_a_dry_run_says_the_price_and_spends_nothing(small: SmallLake, run: Run) -> None:
+    ended = run("--dry-run", format="json")
+    assert ended.code == 0
+    assert "units and 1 call" in json.loads(ended.out)["reserve"]
+    assert nothing_was_spent(small)
+    assert run("--dry-run", analyst="marketing", k="0").code == 2
