@@ -41,6 +41,8 @@ def show(arguments: argparse.Namespace, rows: Rows, facts: Mapping[str, Any] | N
 def table(rows: Rows) -> str:
     """Return rows as an aligned text table: numbers to the right, everything else to the left."""
     content = _as_list(rows)
+    if not content:
+        return "(nothing to show)"
     names = list(dict.fromkeys(name for row in content for name in row))
     columns = []
     for name in names:

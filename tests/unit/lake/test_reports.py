@@ -75,3 +75,7 @@ def test_text_shows_facts_below_the_rows(capsys: pytest.CaptureFixture[str]) -> 
 def test_no_rows_is_no_table(capsys: pytest.CaptureFixture[str]) -> None:
     reports.show(TEXT, [], {"result": "nothing"})
     assert capsys.readouterr().out == "result: nothing\n"
+
+
+def test_a_table_without_rows_is_a_line() -> None:
+    assert reports.table([]) == "(nothing to show)"
