@@ -106,10 +106,8 @@ def test_a_zealous_user_adds_no_more_than_tau(exact: SmallLake, spark: "SparkSes
     assert lakes.counts(rows_of_seven)["all", "food"] == 1
 
 
-def test_filters_and_consent_come_before_cohorts_and_these_before_elements(
-    exact: SmallLake, spark: "SparkSession"
-) -> None:
-    """In any other order some of these users would keep only rows that do not count."""
+def test_filters_and_consent_come_before_the_caps(exact: SmallLake, spark: "SparkSession") -> None:
+    """Capped first, some of these users would keep only rows that do not count."""
     for number in range(40):
         user = f"u{number}"
         exact.append(
