@@ -107,20 +107,24 @@ class Block:
     def opening_for(self, demand: Curve) -> float:
         """Return 0 if the demand fits now; else the `opened` that would admit it, or NEVER."""
         taken, total, parts, best = self.taken, self.total, self.parts, self._best
-        if (demand[best] + taken[best]) * parts <= total[best] * self.opened:
+        wanted = (demand[best] + taken[best]) * parts
+        if wanted <= total[best] * self.opened:
             return 0
-        opening = NEVER
-        for order in self.usable:
-            needed = -(-(demand[order] + taken[order]) * parts // total[order])
-            if needed < opening:
-                opening, best = needed, order
-        self._best = best
-        if opening <= self.opened:
-            return 0
+        opening = -(-wanted // total[best])
+        if len(self.usable) > 1:
+            for order in self.usable:
+                needed = -(-(demand[order] + taken[order]) * parts // total[order])
+                if needed < opening:
+                    opening, best = needed, order
+            self._best = best
+            if opening <= self.opened:
+                return 0
         return opening if opening <= parts else NEVER
 
     def could_serve(self, demand: Curve) -> bool:
-        """Whether the demand would fit if everything but the consumed part were unlocked."""
+        """Whether the block lives, and has room if all but the consumed part were unlocked."""
+        if self.state is not ACTIVE:
+            return False
         for order in self.usable:
             if demand[order] + self.consumed[order] <= self.total[order]:
                 return True

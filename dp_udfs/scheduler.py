@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dp_udfs import checks
 from dp_udfs.amounts import Curve, ExactReading, Number, Numbers
-from dp_udfs.blocks import ACTIVE, Block, BlockState, least_used
+from dp_udfs.blocks import Block, BlockState, least_used
 from dp_udfs.checks import Real
 from dp_udfs.claims import HOLDING, WAITING, Claim, ClaimState
 from dp_udfs.errors import ClaimError, InvalidParameterError
@@ -152,7 +152,10 @@ class Scheduler:
         ClaimError
             If the same name was used for another demand.
         """
-        blocks = tuple(map(self._block, demand))
+        try:
+            blocks = tuple(map(self.blocks.__getitem__, demand))
+        except KeyError as unknown:
+            raise _no_block(unknown.args[0]) from None
         curves = self._read(claim_id, demand)
         if claim_id in self.claims:
             return self._submitted_before(claim_id, blocks, curves)
@@ -278,7 +281,11 @@ class Scheduler:
 
     def _problem(self, claim: Claim) -> str:
         """Say why a claim could never be served; an empty text if it could. Settle its blocks."""
-        problems = list(map(refusal_for_good, claim.blocks, claim.demand))
+        if claim.needs == len(claim.blocks) and all(
+            map(Block.could_serve, claim.blocks, claim.demand)
+        ):
+            return ""
+        problems = list(map(_refusal_for_good, claim.blocks, claim.demand))
         if claim.needs == len(problems):
             return next(filter(None, problems), "")
         able = [place for place, problem in enumerate(problems) if not problem]
@@ -312,7 +319,7 @@ class Scheduler:
         block.named_by = [claim for claim in block.named_by if claim.state is WAITING]
         for claim in block.named_by:
             place = claim.blocks.index(block)
-            problem = refusal_for_good(block, claim.demand[place]) and self._problem(claim)
+            problem = _refusal_for_good(block, claim.demand[place]) and self._problem(claim)
             if problem:
                 self._decide(claim, ClaimState.REJECTED, problem)
 
@@ -329,7 +336,7 @@ class Scheduler:
     def _block(self, block_id: str) -> Block:
         block = self.blocks.get(block_id)
         if block is None:
-            raise InvalidParameterError(f"there is no block {block_id}")
+            raise _no_block(block_id)
         return block
 
     def _claim(self, claim_id: str) -> Claim:
@@ -390,9 +397,13 @@ def _set_terms(claim: Claim, timeout: Number | None, weight: Real, any_of: int |
         claim.needs = any_of
 
 
-def refusal_for_good(block: Block, demand: Curve) -> str:
+def _no_block(block_id: str) -> InvalidParameterError:
+    return InvalidParameterError(f"there is no block {block_id}")
+
+
+def _refusal_for_good(block: Block, demand: Curve) -> str:
     """Say why a block can never serve a demand; an empty text if it could."""
-    if block.state is not ACTIVE:
+    if block.state is not BlockState.ACTIVE:
         return f"block {block.block_id} is {block.state}"
     if not block.could_serve(demand):
         return f"the demand on block {block.block_id} is more than it has at every order"
