@@ -108,19 +108,14 @@ def test_a_zealous_user_adds_no_more_than_tau(exact: SmallLake, spark: "SparkSes
 
 def test_filters_and_consent_come_before_the_caps(exact: SmallLake, spark: "SparkSession") -> None:
     """Capped first, some of these users would keep only rows that do not count."""
-    for number in range(40):
-        user = f"u{number}"
-        exact.append(
-            [
-                watched(user, device="tv", country="DE", score=5),
-                watched(user, device="radio", country="FR", score=5),
-                *(
-                    watched(user, device=device, country="NO", score=1)
-                    for device in ("watch", "tv")
-                ),
-                watched(user, 29, device="phone", country="XX", score=5),
-            ]
-        )
+    for_each = [
+        {"device": "tv", "country": "DE", "score": 5},
+        {"device": "radio", "country": "FR", "score": 5},
+        {"device": "watch", "country": "NO", "score": 1},
+        {"device": "tv", "country": "NO", "score": 1},
+        {"device": "phone", "country": "XX", "score": 5},
+    ]
+    exact.append([watched(f"u{n}", 1, **columns) for n in range(40) for columns in for_each])
     exact.append([watched(f"out{n}", device="tv", country="DE", score=5) for n in range(9)])
     exact.opt_out(*(f"out{n}" for n in range(9)))
     exact.publish()
