@@ -8,6 +8,7 @@ claim is bound to the question, the noise is keyed by it, and the answer is stor
 
 import argparse
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -126,11 +127,13 @@ def release_counts(
     stored. Whatever happens in between can waste budget, not overspend it.
     """
     dataset.allowance(analyst)
-    secret = lake.read_secret()
     ledger = Ledger(lake.tables.ledger, lake.region, clock)
     earlier = ledger.find(run_id) if run_id else None
-    pinned = _first_snapshot(earlier, snapshot_id) if earlier else snapshot_id
-    question = questions.pin(lake, dataset, settings, pinned)
+    if earlier:  # as it was pinned: what is stored needs no secret any more
+        pinned, secret_id = _first_snapshot(earlier, snapshot_id), _first_secret(earlier)
+    else:
+        pinned, secret_id = snapshot_id, questions.secret_id(lake.read_secret())
+    question = questions.pin(lake, dataset, settings, pinned, secret_id)
     budget = accounts.open_account(ledger, dataset, question.account, analyst, clock())
 
     owned = {p.label for p in ledger.released_labels(analyst, question.account)}
@@ -139,18 +142,20 @@ def release_counts(
         if answer is not None:
             claims.require_same_numbers(ledger, question.account, answer)
             return _outcome(ledger, question, analyst, answer, None, NOTHING)
-    fingerprint = question.fingerprint(analyst, questions.secret_id(secret))
+    fingerprint = question.fingerprint(analyst)
     run_id = run_id or _next_name(ledger, fingerprint)
     begun = ledger.find(run_id)
     if begun is None or begun.state == "given_back":
         _require_readable(question, day_in(dataset.table.time_zone, clock()))
+    answer = releases.find(lake.tables.releases, question.label)
+    if answer is None:
+        question.require_secret(lake.read_secret())
     again = begun is not None and begun.state != "given_back"
     price = begun.reserve if begun and again else accounts.price(question, budget.terms)
     claim = _allocate(ledger, question, budget, run_id, price, fingerprint)
-    answer = releases.find(lake.tables.releases, question.label)
     if answer is None:
         _verify_or_expire(ledger, claim, question.snapshot)
-        answer = compute(question, secret, spark)
+        answer = compute(question, lake.read_secret(), spark)
         claims.require_same_numbers(ledger, question.account, answer)
         with program.progress("store the answer"):
             answer = releases.write(lake.tables.releases, question, answer)
@@ -206,6 +211,11 @@ def _first_snapshot(earlier: Allocation, snapshot_id: int | None) -> int | None:
             f"take a new run id"
         )
     return first
+
+
+def _first_secret(earlier: Allocation) -> str:
+    """Return the name of the secret that the first try of a run was pinned under."""
+    return str(json.loads(earlier.details.get("question", "{}")).get("secret", ""))
 
 
 def _require_readable(question: Question, today: date) -> None:

@@ -172,7 +172,8 @@ class SmallLake:
 
     def question(self, snapshot_id: int | None = None, **keys: Any) -> Question:
         """Resolve a question on the newest snapshot, or the one given."""
-        return questions.pin(self.lake, self.dataset, question(**keys), snapshot_id)
+        named = questions.secret_id(self.lake.read_secret())
+        return questions.pin(self.lake, self.dataset, question(**keys), snapshot_id, named)
 
     def release(
         self,

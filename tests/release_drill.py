@@ -79,6 +79,7 @@ def _start(request: dict[str, Any]) -> dict[str, int]:
             told.write(json.dumps(facts) + "\n")
 
         try:
+            FILMS.update(request.get("films", {}))
             _watch(say, request.get("at"), request.get("signal"))
             time.sleep(max(0.0, request.get("start", 0.0) - time.time()))
             say(**(_release(request) if "question" in request else _repair(request)))

@@ -105,11 +105,12 @@ class Check(NamedTuple):
 
 
 class Published(NamedTuple):
-    """One publication: which answer, to whom, by which run."""
+    """One publication: which answer, to whom, by which run, and the digest of its rows."""
 
     label: str
     analyst: str
     run_id: str
+    digest: str
 
 
 class LedgerReader:
@@ -228,11 +229,11 @@ class LedgerReader:
         """List what was published, oldest first; to one analyst or from one table if given."""
         with self._journal.reading():
             rows = self._journal.query(
-                "SELECT label, analyst, run_id, dataset FROM ledger WHERE kind = 'release' "
+                "SELECT label, analyst, run_id, digest, dataset FROM ledger WHERE kind = 'release' "
                 "ORDER BY position"
             ).to_pylist()
         return [
-            Published(row["label"], row["analyst"], row["run_id"])
+            Published(row["label"], row["analyst"], row["run_id"], row["digest"])
             for row in rows
             if analyst in (None, row["analyst"]) and dataset in (None, row["dataset"])
         ]

@@ -17,7 +17,7 @@ from typing import Any
 
 from dp_udfs import prices, rng
 from dp_udfs.budget import Loss
-from dp_udfs.errors import SettingsError, UnboundedContributionError
+from dp_udfs.errors import ClaimError, SettingsError, UnboundedContributionError
 from dp_udfs.pandas_udfs import Mechanism
 from jobs.lake import schemas, snapshots
 from jobs.lake.conditions import Clauses, normal_form
@@ -59,6 +59,9 @@ class Question:
         Absolute window, `end` exclusive.
     show : int or None
         Rows to show of each cohort: a cut after the noise, so no part of the label.
+    secret_id : str
+        Public name of the secret that keys the noise: under another secret it is another question,
+        with other numbers and a charge of its own. Empty where only a price is wanted.
     """
 
     dataset: DatasetSettings
@@ -73,6 +76,7 @@ class Question:
     end: date
     filters: Clauses
     show: int | None
+    secret_id: str = ""
 
     @cached_property
     def canonical(self) -> str:
@@ -104,6 +108,7 @@ class Question:
             "cohorts_per_user": self.cohorts_per_user,
             "window": [self.start.isoformat(), self.end.isoformat()],
             "filters": self.filters,
+            "secret": self.secret_id,
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -163,6 +168,15 @@ class Question:
         """Derive the key of this one question: all that executors ever see of the secret."""
         return _derive(secret, "noise", self.canonical)
 
+    def require_secret(self, secret: bytes) -> None:
+        """Refuse a secret that the question was not pinned under: it was replaced since."""
+        if secret_id(secret) != self.secret_id:
+            raise ClaimError(
+                "the secret was replaced since this run was allocated, and no answer was stored: "
+                "put the old one back, or take a new run id and let jobs.settle_claims close this "
+                "run"
+            )
+
     def require_retained(self, today: date) -> None:
         """Refuse a window that begins before what may still be read on a day.
 
@@ -181,11 +195,9 @@ class Question:
         """Refuse tables that are not as declared: Spark would fail when the budget is spent."""
         schemas.require(self.dataset, self.snapshot, [name for name, _ in self._columns()])
 
-    def fingerprint(self, analyst: str, secret_id: str) -> str:
+    def fingerprint(self, analyst: str) -> str:
         """Bind a claim to who asks what of which data under which secret and reserve."""
-        content = rng.encode_label(
-            analyst, self.canonical, secret_id, self.reserve.units, self.reserve.calls
-        )
+        content = rng.encode_label(analyst, self.canonical, self.reserve.units, self.reserve.calls)
         return hashlib.sha256(content).hexdigest()
 
     def describe(self) -> str:
@@ -207,15 +219,21 @@ def _derive(secret: bytes, *label: str) -> bytes:
 
 
 def pin(
-    lake: LakeSettings, dataset: DatasetSettings, settings: QuestionSettings, snapshot: int | None
+    lake: LakeSettings,
+    dataset: DatasetSettings,
+    settings: QuestionSettings,
+    snapshot: int | None,
+    secret_id: str = "",
 ) -> Question:
     """Resolve a question on a published snapshot, the newest unless one is given."""
     if snapshot is None:
-        return resolve(settings, dataset, snapshots.latest(lake, dataset))
-    return resolve(settings, dataset, snapshots.get(lake, dataset, snapshot))
+        return resolve(settings, dataset, snapshots.latest(lake, dataset), secret_id)
+    return resolve(settings, dataset, snapshots.get(lake, dataset, snapshot), secret_id)
 
 
-def resolve(settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snapshot) -> Question:
+def resolve(
+    settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snapshot, secret_id: str = ""
+) -> Question:
     """Turn what somebody wrote into the one question it means.
 
     Raises
@@ -242,6 +260,7 @@ def resolve(settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snap
         end=end,
         filters=normal_form(settings.filters, dataset),
         show=show,
+        secret_id=secret_id,
     )
 
 

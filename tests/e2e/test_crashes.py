@@ -265,19 +265,28 @@ def test_without_a_run_id_an_expired_claim_is_followed_by_a_new_one(
 KILLS = ["after Ledger.allocate", "after releases.write"]
 
 
-@pytest.mark.parametrize("at", KILLS)
-def test_another_secret_gives_a_run_no_second_meaning(
-    drill: Drill, small: SmallLake, at: str, secret: bytes
+def test_a_run_without_an_answer_waits_for_the_secret_that_it_began_under(
+    drill: Drill, small: SmallLake, secret: bytes
 ) -> None:
     file = small.root / "conf" / "secret"
     undisturbed = drill.run(drills.copy(small, small.root.with_name("other")), **NAMED)
-    drill.killed(small, at=at, **NAMED)
+    drill.killed(small, at="after Ledger.allocate", **NAMED)
     file.write_text(bytes(reversed(secret)).hex())
     again = drill.run(small, **NAMED)
     assert again.answer["error"] == "ClaimError"
-    assert "another question" in again.answer["message"]
+    assert "the secret was replaced" in again.answer["message"]
     assert small.entries("release") == []
     file.write_text(secret.hex())
+    assert drill.run(small, **NAMED).answer == undisturbed.answer
+    check_books(small)
+
+
+def test_a_stored_answer_is_published_whatever_became_of_the_secret(
+    drill: Drill, small: SmallLake, secret: bytes
+) -> None:
+    undisturbed = drill.run(drills.copy(small, small.root.with_name("other")), **NAMED)
+    drill.killed(small, at="after releases.write", **NAMED)
+    (small.root / "conf" / "secret").write_text(bytes(reversed(secret)).hex())
     assert drill.run(small, **NAMED).answer == undisturbed.answer
     check_books(small)
 
@@ -347,12 +356,12 @@ def test_lost_rows_come_back_as_they_were(drill: Drill, small: SmallLake) -> Non
 
 @pytest.mark.parametrize("analyst", ["marketing", "research"])
 def test_lost_rows_are_not_replaced_by_other_numbers(
-    drill: Drill, small: SmallLake, analyst: str, secret: bytes
+    drill: Drill, small: SmallLake, analyst: str
 ) -> None:
+    """As after a change of the code that forgot to raise CODE_VERSION."""
     drill.run(small)
     shutil.rmtree(small.lake.tables.releases)
-    (small.root / "conf" / "secret").write_text(bytes(reversed(secret)).hex())
-    again = drill.run(small, analyst)
+    again = drill.run(small, analyst, films={"film 1": 6000})
     assert again.answer["error"] == "ClaimError"
     assert "published with other numbers" in again.answer["message"]
     assert stored(small) == []

@@ -318,18 +318,29 @@ def test_two_installations_over_the_same_rows_draw_other_noise(
     second = SmallLake(lake, settings.load_dataset("clips", lake))
     asked: dict[str, Any] = {"element": "topic", "k": 6}
     answers = [small.release(spark, **asked) for small in (first, second)]
-    assert answers[0].question.label == answers[1].question.label
+    assert len({answer.question.label for answer in answers}) == 2
     one, other = map(lakes.counts, answers)
     assert len(one) == len(other) == 6
     assert sum(one[key] == other[key] for key in one) <= 1
 
 
-def test_after_the_secret_was_replaced_a_stored_answer_stays_what_it_was(
+def test_under_a_new_secret_a_repeat_is_a_new_answer_and_is_charged(
     clips: SmallLake, spark: "SparkSession"
 ) -> None:
-    first = clips.release(spark, element="device")
+    first = clips.release(spark, element="device", run_id="nightly")
+    assert clips.release(spark, element="device").charged == NOTHING
     (clips.root / "conf" / "secret").write_text(OTHER_SECRET.hex())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jobs.release_counts.compute", _die)
-        assert clips.release(None, element="device").rows == first.rows
-        assert clips.release(None, "research", element="device").rows == first.rows
+    second = clips.release(spark, element="device")
+    assert second.charged == first.charged != NOTHING
+    assert second.rows != first.rows
+    assert clips.release(spark, element="device").charged == NOTHING
+
+
+def test_a_stored_answer_outlives_the_secret(clips: SmallLake, spark: "SparkSession") -> None:
+    first = clips.release(spark, element="device", run_id="nightly")
+    secret = clips.root / "conf" / "secret"
+    secret.write_text(OTHER_SECRET.hex())
+    assert clips.release(None, element="device", run_id="nightly").rows == first.rows
+    secret.unlink()
+    assert clips.release(None, element="device", run_id="nightly").rows == first.rows
+    assert len(clips.entries("allocate")) == 1

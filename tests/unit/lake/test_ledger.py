@@ -16,7 +16,7 @@ from dp_udfs.errors import (
     InvalidParameterError,
     SettingsError,
 )
-from jobs.lake.ledger import Allocation, Ledger
+from jobs.lake.ledger import Allocation, Ledger, Published
 
 NOVEMBER, DECEMBER = date(2026, 11, 1), date(2026, 12, 1)
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -196,7 +196,7 @@ def test_settling_charges_what_was_used_and_can_be_repeated(ledger: Ledger) -> N
         ledger.settle("r1", units=14, calls=1, publish=("label", "digest"))
     assert left(ledger) == (86, 9)
     assert kinds(ledger) == ["open_account", "allocate", "release", "settle"]
-    assert ledger.released_labels() == [("label", "research", "r1")]
+    assert ledger.released_labels() == [Published("label", "research", "r1", "digest")]
     with pytest.raises(ClaimError, match="settled, not open any more"):
         ledger.settle("r1", units=13, calls=1)
     with pytest.raises(ClaimError, match="has published other rows"):
@@ -261,7 +261,9 @@ def test_what_was_published_is_found_by_reader_and_table(ledger: Ledger) -> None
     for run_id, analyst in (("r1", "research"), ("r2", "marketing")):
         ask(ledger, run_id, analyst=analyst)
         ledger.release(run_id, label="label", digest="digest")
-    assert ledger.released_labels(analyst="marketing") == [("label", "marketing", "r2")]
+    assert ledger.released_labels(analyst="marketing") == [
+        Published("label", "marketing", "r2", "digest")
+    ]
     assert len(ledger.released_labels(dataset=FILMS)) == 2
     assert ledger.released_labels(dataset="other") == []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dp_udfs.budget import Loss
-from dp_udfs.errors import SettingsError, UnboundedContributionError
+from dp_udfs.errors import ClaimError, SettingsError, UnboundedContributionError
 from jobs.lake import questions, settings
 from jobs.lake.questions import Question, resolve
 from jobs.lake.settings import DatasetSettings, QuestionSettings, build
@@ -269,11 +269,21 @@ def test_keys_and_fingerprints_follow_the_question_the_secret_and_the_analyst(as
     assert len(keys) == 3
     assert all(len(key) == 32 for key in keys)
     prints = {
-        question.fingerprint("marketing", "s1"),
-        question.fingerprint("research", "s1"),
-        question.fingerprint("marketing", "s2"),
-        other.fingerprint("marketing", "s1"),
+        question.fingerprint("marketing"),
+        question.fingerprint("research"),
+        replace(question, secret_id="s2").fingerprint("marketing"),
+        other.fingerprint("marketing"),
     }
     assert len(prints) == 4
     assert questions.secret_id(SECRET) != questions.secret_id(SECRET[::-1])
     assert questions.secret_id(SECRET) not in SECRET.hex()
+
+
+def test_under_another_secret_it_is_another_question(ask: Ask) -> None:
+    question = replace(ask(k=5), secret_id=questions.secret_id(SECRET))
+    other = replace(question, secret_id=questions.secret_id(SECRET[::-1]))
+    assert question.label != other.label
+    assert question.family_label != other.family_label
+    question.require_secret(SECRET)
+    with pytest.raises(ClaimError, match="new run id"):
+        question.require_secret(SECRET[::-1])

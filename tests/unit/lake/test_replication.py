@@ -21,7 +21,7 @@ from dp_udfs.errors import (
 )
 from jobs.lake import entry_log, evidence, journal, replication
 from jobs.lake.entry_log import EntryLog
-from jobs.lake.ledger import Ledger
+from jobs.lake.ledger import Ledger, Published
 from jobs.lake.releases import Release
 from jobs.lake.replication import replicate
 from jobs.replicate_ledger import named, simulated
@@ -90,7 +90,7 @@ def test_each_region_sees_what_the_other_granted(shared: tuple[Ledger, Ledger]) 
     west.settle("r1", units=5, calls=1, publish=("label", "digest"))
     replicate([east, west])
     assert left(east) == left(Ledger(east.path, "east", lambda: NOON)) == 65
-    assert east.released_labels() == [("label", "research", "r1")]
+    assert east.released_labels() == [Published("label", "research", "r1", "digest")]
     assert [copied.copied for copied in replicate([west, east])] == [0, 0]
     assert ids(west) == ids(east)
     assert sound(west, east)
