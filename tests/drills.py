@@ -57,6 +57,7 @@ class Drill:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = count()
+        self.kills = 0  # those that hit: a process that had ended does not count
         self._server = subprocess.Popen(
             [sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -77,11 +78,16 @@ class Drill:
 
     def repair(self, small: SmallLake, *, now: datetime, **rest: Any) -> Ending:
         """Run the repair of claims, which gives up on those of a day."""
-        return self.wait(self._start(small, now, rest))
+        return self.wait(self.start_repair(small, now=now, **rest))
+
+    def start_repair(self, small: SmallLake, *, now: datetime, **rest: Any) -> Running:
+        """Start the repair of claims."""
+        return self._start(small, now, rest)
 
     def wait(self, running: Running) -> Ending:
         """Wait until a release has ended or stands still."""
         state = self._ask({"pid": running.pid})
+        self.kills += state["killed"]
         lines = [json.loads(line) for line in running.told.read_text().splitlines()]
         moments = [line["moment"] for line in lines if "moment" in line]
         ended = lines[-1] if lines and "moment" not in lines[-1] else {}

@@ -2,8 +2,8 @@
 
 A script, so that workers are forked from a process that has loaded everything and done nothing.
 `race PATH...` lets workers grab what is left in one ledger after the other; `kill PATH` runs jobs,
-kills workers at random moments and starts them again. Both print what was acknowledged to whom, one
-JSON object a line.
+kills workers at random moments, checks the sums after each and starts them again. Both print what
+was acknowledged to whom, one JSON object a line.
 """
 
 import argparse
@@ -22,7 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pyarrow as pa
 
+from dp_udfs.budget import NOTHING
 from dp_udfs.errors import BudgetExhaustedError, PrivacyError
+from jobs.lake.balances import Balances
+from jobs.lake.entries import from_table
 from jobs.lake.ledger import Ledger
 
 RESERVE = 5
@@ -97,11 +100,29 @@ def _kill(drill: Drill) -> None:
         victim = chance.randrange(len(workers))
         os.kill(workers[victim], signal.SIGKILL)
         os.waitpid(workers[victim], 0)
+        checker = _fork(drill, lambda say: _check(drill, say))
         workers[victim] = _started(drill, victim)
+        os.waitpid(checker, 0)
     time.sleep(0.5)
     for worker in workers:
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
+
+
+def _check(drill: Drill, _: Callable[..., None]) -> None:
+    """Check the sums while others go on: nothing acknowledged is lost, nothing is overspent."""
+    told = [json.loads(line) for line in drill.told.read_text().splitlines()]
+    ledger = Ledger(drill.path)
+    entries = from_table(ledger.entries())
+    written = {(entry.run_id, entry.kind) for entry in entries}
+    steps = [(line["run"], line["step"]) for line in told if "step" in line]
+    assert {step for step in steps if step[1] != "refused"} <= written
+    balances = Balances()
+    for entry in entries:  # checks the chain and every transition
+        balances.apply(entry)
+    (account,) = balances.accounts["research", DATASET].values()
+    assert account.filter.used == sum((c.charge for c in balances.claims.values()), NOTHING)
+    assert account.filter.capacity.covers(account.filter.used)
 
 
 def _started(drill: Drill, number: int) -> int:

@@ -108,7 +108,7 @@ def test_killed_at_any_moment_nothing_is_lost_doubled_or_overspent(
     tmp_path: Path, seed: int, units: int
 ) -> None:
     opened(tmp_path / "ledger", units)
-    told = drill("kill", [tmp_path / "ledger"], "--kills", 40, "--seed", seed)
+    told = drill("kill", [tmp_path / "ledger"], "--kills", 25, "--seed", seed)
     ledger = Ledger(tmp_path / "ledger")
     entries = from_table(ledger.entries())
     balances = Balances()
