@@ -12,7 +12,7 @@ from typing import Any
 from dp_udfs import checks
 from dp_udfs.budget import Loss
 from dp_udfs.errors import SettingsError
-from jobs.lake import accounts, guarantees, options, program, questions, reports
+from jobs.lake import accounts, guarantees, options, program, questions, reports, slices
 from jobs.lake.budgets import Terms
 from jobs.lake.ledger import Ledger, utc_now
 from jobs.lake.periods import day_in
@@ -69,7 +69,16 @@ def quote(question: Question, runs: int = 1, terms: Terms | None = None) -> dict
         "noise_deviation": noise.standard_deviation,
         "noise_95_percent": noise.half_width,
         "threshold_offset": noise.threshold_offset,
+        **_of_blocks(question),
     }
+
+
+def _of_blocks(question: Question) -> dict[str, Any]:
+    """Say what one run takes of each privacy block; an answer that is out takes nothing more."""
+    demands = slices.demands(question)
+    if not demands:
+        return {}
+    return {"blocks": len(demands), "of_each_block": str(next(iter(demands.values())))}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ claim is bound to the question, the noise is keyed by it, and the answer is stor
 import argparse
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dp_udfs import pandas_udfs
-from dp_udfs.budget import NOTHING, Loss
+from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.errors import ClaimError
-from jobs.lake import accounts, claims, options, program, questions, releases, reports, tables
+from jobs.lake import (
+    accounts,
+    claims,
+    options,
+    program,
+    questions,
+    releases,
+    reports,
+    slices,
+    tables,
+)
 from jobs.lake.ledger import Allocation, Budget, Ledger, utc_now
 from jobs.lake.periods import day_in
 from jobs.lake.questions import Question
@@ -152,7 +162,8 @@ def release_counts(
         question.require_secret(lake.read_secret())
     again = begun is not None and begun.state != "given_back"
     price = begun.reserve if begun and again else accounts.price(question, budget.terms)
-    claim = _allocate(ledger, question, budget, run_id, price, fingerprint)
+    blocks = begun.blocks if begun and again else _blocks(ledger, question)
+    claim = _allocate(ledger, question, budget, run_id, price, blocks, fingerprint)
     if answer is None:
         _verify_or_expire(ledger, claim, question.snapshot)
         answer = compute(question, lake.read_secret(), spark)
@@ -235,8 +246,23 @@ def _next_name(ledger: Ledger, fingerprint: str) -> str:
     return name
 
 
+def _blocks(ledger: Ledger, question: Question) -> Mapping[str, RenyiCurve]:
+    """Say what is taken of each privacy block: nothing for an answer that is out already."""
+    published = {p.label for p in ledger.released_labels(dataset=question.account)}
+    if question.dataset.blocks is None or question.label in published:
+        return {}
+    ledger.open_blocks(slices.openings(question))
+    return slices.demands(question)
+
+
 def _allocate(
-    ledger: Ledger, question: Question, budget: Budget, run_id: str, price: Loss, fingerprint: str
+    ledger: Ledger,
+    question: Question,
+    budget: Budget,
+    run_id: str,
+    price: Loss,
+    blocks: Mapping[str, RenyiCurve],
+    fingerprint: str,
 ) -> Allocation:
     """Take the reserve, or find the claim that an earlier try of the same run took."""
     details = {
@@ -253,6 +279,7 @@ def _allocate(
             dataset=question.account,
             units=price.units,
             calls=price.calls,
+            blocks=blocks,
             fingerprint=fingerprint,
             details=details,
         )

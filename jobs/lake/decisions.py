@@ -168,7 +168,27 @@ def credits(balances: Balances) -> list[Fact]:  # noqa: A001 (it is what they ar
     return facts
 
 
-def open_block(balances: Balances, asked: BlockOpening) -> list[Fact]:
+def open_blocks(balances: Balances, asked: Iterable[BlockOpening]) -> list[Fact]:
+    """Open the blocks that are not open; days cut otherwise would be the same rows once more."""
+    known = {
+        (block.dataset, block.details["days"])
+        for block in balances.blocks.values()
+        if "days" in block.details
+    }
+    facts = []
+    for each in asked:
+        days = each.details.get("days")
+        others = {cut for dataset, cut in known if dataset == each.dataset and cut != days}
+        if days is not None and others:
+            raise SettingsError(
+                f"blocks.days: {days}, but dataset {each.dataset} has blocks of {min(others)} days "
+                f"in the ledger; that never changes"
+            )
+        facts += _open_block(balances, each)
+    return facts
+
+
+def _open_block(balances: Balances, asked: BlockOpening) -> list[Fact]:
     """Open a block that is not open; its capacity never changes."""
     known = balances.blocks.get(asked.block_id)
     if known is None:

@@ -6,7 +6,7 @@ spend the same budget, and a process that dies has either written its entries or
 operation is idempotent by run id: the caller may repeat it whenever it does not know.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -204,8 +204,19 @@ class Ledger(LedgerReader):
             mode=mode,
             details=details or {},
         )
+        self.open_blocks([asked])
+
+    def open_blocks(self, asked: Iterable[BlockOpening]) -> None:
+        """Open several blocks in one commit; those that are open already stay as they are.
+
+        Raises
+        ------
+        SettingsError
+            If one was opened with other numbers, or blocks of other days are open on its dataset.
+        """
+        asked = list(asked)
         self._journal.prepare(create=self._create)
-        self._journal.append(lambda balances, _: decisions.open_block(balances, asked))
+        self._journal.append(lambda balances, _: decisions.open_blocks(balances, asked))
 
     def allocate(
         self,

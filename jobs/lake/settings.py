@@ -30,7 +30,9 @@ from pydantic import (
 )
 
 from dp_udfs import checks
+from dp_udfs.curves import block_capacity
 from dp_udfs.errors import SettingsError
+from jobs.lake.budgets import grid
 
 COHORT_SEPARATOR = " | "
 ALL = "all"  # the one cohort of a question without cohorts
@@ -312,6 +314,39 @@ class Budget(Table):
     warn_at: Share | None = None
 
 
+class BlockSettings(Table):
+    """What all analysts and models together may learn from the rows of so many days, for good.
+
+    `alphas` are the Rényi orders of the blocks' curves, rising from 2; "inf" alone is basic
+    composition, where the losses themselves add up.
+    """
+
+    mode: Literal["enforce", "track"]
+    days: Days
+    epsilon: Epsilon
+    delta: Delta
+    alphas: tuple[Text, ...]
+
+    @field_validator("alphas", mode="before")
+    @classmethod
+    def _tuple(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("alphas")
+    @classmethod
+    def _grid(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return grid(value)
+
+    @model_validator(mode="after")
+    def _usable(self) -> "BlockSettings":
+        if max(block_capacity(self.epsilon, self.delta, self.alphas)) <= 0:
+            raise ValueError(
+                f"alphas: epsilon {self.epsilon} leaves nothing at any of {', '.join(self.alphas)} "
+                f"after ln(1/delta) / (alpha - 1); give a larger alpha or epsilon"
+            )
+        return self
+
+
 class Analyst(Table):
     """An analyst's own allowance where it differs from the dataset's."""
 
@@ -328,6 +363,7 @@ class DatasetSettings(Table):
     columns: Mapping[Name, Column]
     budget: Budget
     analysts: Mapping[Name, Analyst]
+    blocks: BlockSettings | None = None
     region: Text = "local"  # filled in by `load_dataset`, and so are the regions
     regions: Regions | None = None
 
@@ -344,6 +380,21 @@ class DatasetSettings(Table):
             raise ValueError(
                 f"columns.{capped[0]}: l0 and max_per_user range over all rows of a user, "
                 f"so they need privacy_unit = 'user'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _blocks_hold(self) -> "DatasetSettings":
+        if self.blocks is None:
+            return self
+        if self.table.privacy_unit != "user":
+            raise ValueError("blocks: they state what a person loses: privacy_unit must be 'user'")
+        if self.budget.gaussian and self.blocks.alphas == ("inf",):
+            raise ValueError("blocks.alphas: a Gaussian mechanism has no finite loss at 'inf'")
+        if self.regions and (not self.in_escrow or len(self.blocks.alphas) > 1):
+            raise ValueError(
+                "blocks: with regions, they need mode 'escrow' and one alpha: several regions "
+                "would each keep another order"
             )
         return self
 

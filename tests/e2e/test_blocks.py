@@ -1,0 +1,85 @@
+"""Releases on a dataset with privacy blocks: account and blocks in one entry, all or nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dp_udfs.budget import NOTHING
+from dp_udfs.errors import BudgetExhaustedError
+from jobs import release_counts
+from jobs.lake import slices
+from tests import lakes, release_drill
+from tests.conftest import TEST_SECRET
+from tests.lakes import SmallLake
+
+TOP: dict[str, Any] = {"k": 3, "max_candidates": 4}  # seven units of epsilon 1.5
+ROOM_FOR_ONE = """
+[blocks]
+mode = "enforce"
+days = 7
+epsilon = 15
+delta = 1e-7
+alphas = ["inf"]
+"""
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Iterator[SmallLake]:
+    """Everything is real but Spark's part: the histogram is fixed."""
+    text = lakes.changed(lakes.CLIPS + ROOM_FOR_ONE, gaussian="false")
+    small = lakes.make(tmp_path, TEST_SECRET, text)
+    small.append([lakes.watched("u1", title="film 1")])
+    small.publish()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_counts, "compute", release_drill.compute)
+        yield small
+
+
+def test_an_answer_is_taken_from_the_account_and_from_each_block_in_one_entry(
+    clips: SmallLake,
+) -> None:
+    outcome = clips.release(None, **TOP)
+    (entry,) = clips.entries("allocate")
+    claim = clips.ledger().find(str(outcome.run_id))
+    assert claim
+    assert claim.blocks == slices.demands(outcome.question)
+    assert entry["units"] == 7
+    for block in clips.ledger().blocks():
+        assert block.filter.consumed == claim.blocks[block.block_id]  # the reserve, for good
+    assert outcome.charged.units < 7  # the account gets the rest back
+
+
+def test_blocks_are_the_cap_over_all_analysts_together(clips: SmallLake) -> None:
+    clips.release(None, **TOP)
+    with pytest.raises(BudgetExhaustedError, match=r"left 4.5 of 15, used by others \(10.5\)"):
+        clips.release(None, "research", **TOP | {"k": 2, "max_candidates": 3, "tau": 1})
+    assert (
+        clips.ledger(lakes.NOON).get_budget("research", clips.question(**TOP).account).used
+        == NOTHING
+    )
+    assert len(clips.entries("refuse")) == 1
+
+
+def test_what_is_out_already_takes_nothing_more_of_any_block(clips: SmallLake) -> None:
+    first = clips.release(None, **TOP)
+    second = clips.release(None, "research", **TOP)
+    assert second.rows == first.rows
+    assert second.charged == first.charged != NOTHING
+    assert [bool(entry["blocks"]) for entry in clips.entries("allocate")] == [True, False]
+
+
+def test_a_run_that_is_tried_again_keeps_the_blocks_it_took(clips: SmallLake) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_counts, "compute", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            clips.release(None, run_id="nightly", **TOP)
+    clips.release(None, run_id="nightly", **TOP)
+    clips.release(None, run_id="nightly", **TOP)
+    assert len(clips.entries("allocate")) == 1
+    assert all(block.filter.left.epsilons == (4.5,) for block in clips.ledger().blocks())
+
+
+def _interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
