@@ -79,7 +79,7 @@ class RoundedReading(ExactReading):
             bad = True
         if bad:
             raise InvalidParameterError("a demand must be finite and not negative at any order")
-        return _demand(tuple(map(_rounded, self._kept(values))))
+        return _some_positive("demand", tuple(map(_rounded, self._kept(values))))
 
     def _kept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if self._orders is None:
@@ -102,6 +102,8 @@ def reading(capacities: Sequence[Numbers], demands: Iterable[Numbers]) -> ExactR
 
 
 def _as_tuple(value: Numbers) -> tuple[Number, ...]:
+    if type(value) is tuple:  # most are: asked first, for it is quick
+        return value
     if isinstance(value, np.ndarray):
         return tuple(value.ravel().tolist())
     return tuple(value) if isinstance(value, Sequence) else (value,)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from operator import add
 from typing import TYPE_CHECKING
 
 from dp_udfs.amounts import Amount, Curve, Number
@@ -67,7 +68,7 @@ class Block:
     """
 
     __slots__ = (
-        "_best",
+        "best",
         "block_id",
         "consumed",
         "created_at",
@@ -76,6 +77,7 @@ class Block:
         "opened",
         "parts",
         "relocked",
+        "room",
         "state",
         "step",
         "taken",
@@ -95,7 +97,10 @@ class Block:
         self.consumed: list[Amount] = [0] * len(total)
         self.relocked: list[Amount] | None = None
         self.state = BlockState.ACTIVE
-        self._best = self.usable[0]  # the order that admitted last: tried first
+        # A demand of at most `room` at the order `best` surely fits: that much was unlocked when
+        # it was last looked at, and only `take` makes less of it.
+        self.best = self.usable[0]
+        self.room: Amount = -1
         # The scheduler's notes: claims that wait for this block first, and all that name it.
         self.lot = Lot()
         self.named_by: list[Claim] = []
@@ -106,19 +111,19 @@ class Block:
 
     def opening_for(self, demand: Curve) -> float:
         """Return 0 if the demand fits now; else the `opened` that would admit it, or NEVER."""
-        taken, total, parts, best = self.taken, self.total, self.parts, self._best
-        wanted = (demand[best] + taken[best]) * parts
-        if wanted <= total[best] * self.opened:
+        taken, total, parts, best = self.taken, self.total, self.parts, self.best
+        if demand[best] <= self.room:
             return 0
-        opening = -(-wanted // total[best])
-        if len(self.usable) > 1:
+        opening = -(-(demand[best] + taken[best]) * parts // total[best])
+        if opening > self.opened and len(self.usable) > 1:
             for order in self.usable:
                 needed = -(-(demand[order] + taken[order]) * parts // total[order])
                 if needed < opening:
                     opening, best = needed, order
-            self._best = best
-            if opening <= self.opened:
-                return 0
+            self.best = best
+        self.room = total[best] * self.opened // parts - taken[best]
+        if opening <= self.opened:
+            return 0
         return opening if opening <= parts else NEVER
 
     def could_serve(self, demand: Curve) -> bool:
@@ -132,7 +137,8 @@ class Block:
 
     def take(self, demand: Curve) -> None:
         """Allocate a demand, at all orders."""
-        self.taken = [taken + amount for taken, amount in zip(self.taken, demand, strict=True)]
+        self.taken = list(map(add, self.taken, demand))
+        self.room -= demand[self.best]
 
     def consume(self, amounts: Curve) -> None:
         """Move allocated budget to consumed, for good."""

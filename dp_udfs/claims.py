@@ -11,6 +11,7 @@ from dp_udfs.blocks import Block
 from dp_udfs.errors import ClaimError, InvalidParameterError
 
 Order = tuple[tuple[tuple[int, int], ...], int]
+_Kinds = tuple[tuple[tuple[Curve, Curve], int], ...]
 
 # Shares are compared as whole multiples of 1 / _FINE. That is exact: two different fractions with
 # denominators below 2**256 differ by more, and equal ones stay equal.
@@ -111,8 +112,7 @@ class Claim:
         beginning of another one comes first, as if it ended in zeros.
         """
         if self._order is None:
-            pairs = zip(self.demand, (block.total for block in self.blocks), strict=True)
-            kinds = tuple((pair, len(list(same))) for pair, same in groupby(pairs))
+            kinds = _kinds(self.demand, [block.total for block in self.blocks])
             self._order = (_runs(kinds, self.weight), self.number)
         return self._order
 
@@ -200,10 +200,16 @@ class Claim:
             )
 
 
+def _kinds(demand: tuple[Curve, ...], totals: list[Curve]) -> _Kinds:
+    """Count equal pairs of demand and total that follow each other; mostly all are equal."""
+    if demand.count(demand[0]) == totals.count(totals[0]) == len(totals):
+        return (((demand[0], totals[0]), len(totals)),)
+    pairs = zip(demand, totals, strict=True)
+    return tuple((pair, len(list(same))) for pair, same in groupby(pairs))
+
+
 @lru_cache(maxsize=4096)  # equal keys are then one object, quick to compare
-def _runs(
-    kinds: tuple[tuple[tuple[Curve, Curve], int], ...], weight: Amount
-) -> tuple[tuple[int, int], ...]:
+def _runs(kinds: _Kinds, weight: Amount) -> tuple[tuple[int, int], ...]:
     """Count equal shares, the largest first, for so many blocks of each demand and total."""
     counts: dict[int, int] = {}
     for (demand, total), number in kinds:

@@ -215,6 +215,8 @@ def _refusal(claim: Claim) -> tuple[int, float]:
             return place, opening
     longest, refusal = 0.0, (-1, 0.0)
     for place, block in enumerate(blocks):
+        if demand[place][block.best] <= block.room:
+            continue
         opening = block.opening_for(demand[place])
         if opening and opening - block.opened > longest:
             longest, refusal = opening - block.opened, (place, opening)
