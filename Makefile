@@ -37,8 +37,12 @@ demo: install ## private answers about real people's film choices, in about two 
 	@$(BIN)/python notebooks/demo.py
 
 .PHONY: test
-test: lint types ## everything that has to pass
-	$(BIN)/python -m pytest
+test: lint types ## everything that has to pass; what needs no Spark runs beside what does
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/statistical \
+		> $(VENV)/tests-without-spark.txt 2>&1 & without=$$!; \
+	$(BIN)/python -m pytest tests/spark tests/e2e; with=$$?; \
+	wait $$without; without=$$?; cat $(VENV)/tests-without-spark.txt; \
+	exit $$((with + without))
 
 .PHONY: test-unit test-spark test-e2e test-statistical
 test-unit: install ## the tests that need neither Spark nor Java

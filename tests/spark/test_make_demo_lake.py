@@ -1,7 +1,9 @@
-"""The demo lake holds what the documentation says, and making it again changes nothing."""
+"""The synthetic lake holds what its generator says, and making it again changes nothing.
+
+The lake of real data is made, and looked at, in `tests/e2e/test_demo.py`.
+"""
 
 import stat
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from deltalake import DeltaTable
 
 from dp_udfs.errors import InvalidParameterError, SettingsError
 from jobs import make_demo_lake
-from jobs.lake import movielens, settings, snapshots, synthetic, tables
+from jobs.lake import settings, snapshots, synthetic
 from jobs.lake.settings import LakeSettings
 from jobs.lake.synthetic import Shape
 
@@ -32,31 +34,6 @@ def demo(lake: LakeSettings) -> LakeSettings:
 def make(lake: LakeSettings, *options: str) -> None:
     parser = make_demo_lake.arguments()
     make_demo_lake.main(parser.parse_args(["--conf", lake.source, *options]))
-
-
-def test_movielens(demo: LakeSettings, spark: "SparkSession") -> None:
-    downloads = str(PROJECT / "lake" / "downloads")  # kept between runs, as the demo keeps it
-    for _ in range(2):
-        make(demo, "--downloads", downloads)
-    dataset = settings.load_dataset("movielens", demo)
-    snapshot = snapshots.latest(demo, dataset)
-    assert (snapshot.snapshot_id, snapshot.as_of) == (1, movielens.AS_OF)
-    tables.verify(snapshot)
-    assert tables.read(spark, dataset.table.quarantine).count() == 0
-    rows = tables.read(spark, snapshot.tables["engagements"]).toPandas()
-    assert len(rows) == len(rows.drop_duplicates(["user_id", "film"])) == 100_000
-    assert rows["user_id"].nunique() == 943
-    assert rows["film"].nunique() == 1_682
-    assert str(rows["event_date"].max()) == "1998-04-22"
-    people = rows.drop_duplicates("user_id")
-    cohorts = Counter(zip(people["age_band"], people["gender"], strict=True))
-    assert [size for _, size in cohorts.most_common()] == [231, 182, 166, 92, 91, 79, 68, 34]
-    for name in ("area", "occupation", "age_band", "gender"):
-        assert rows.groupby("user_id")[name].nunique().max() == 1, name
-        if dataset.columns[name].domain != "unknown":
-            assert set(people[name]) == set(dataset.columns[name].domain), name
-    assert set(rows["genre"].explode()) == set(dataset.columns["genre"].domain)
-    assert set(rows["rating"]) == set(dataset.columns["rating"].domain)
 
 
 @pytest.mark.usefixtures("spark")
