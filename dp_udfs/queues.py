@@ -15,7 +15,7 @@ from dp_udfs.blocks import NEVER, Block
 from dp_udfs.claims import WAITING, Claim, ClaimState, Order
 from dp_udfs.policies import ByTime, DpfByArrivals, FirstComeFirstServed, Opening
 
-Decide = Callable[[Claim, ClaimState, str], None]  # a claim's new state, and why
+Decide = Callable[[Claim, ClaimState, str], None]  # a claim's new state, and why; it may be refused
 
 
 class Queue(Protocol):
@@ -28,6 +28,9 @@ class Queue(Protocol):
 
     def enter(self, claim: Claim, at: Number) -> None:
         """Take in a new claim, and serve whom that helps."""
+
+    def resume(self, claims: Iterable[Claim], at: Number) -> None:
+        """Go on with claims that wait since earlier, in the order of their numbers."""
 
     def freed(self, blocks: Iterable[Block], at: Number) -> None:
         """Serve whom budget helps that was given back on these blocks."""
@@ -75,9 +78,15 @@ class FairQueue:
         """Count an arrival on the claim's blocks, and hold a pass."""
         self._pass(self._arrive(claim) if self._by_arrivals else (), at, claim)
 
+    def resume(self, claims: Iterable[Claim], at: Number) -> None:
+        """Try all of them in order, as one pass does; where nothing has changed they all wait."""
+        for claim in sorted(claims, key=Claim.order):
+            self._serve(claim, at)
+
     def freed(self, blocks: Iterable[Block], at: Number) -> None:
         """Look at everybody parked on these blocks: they may fit before their step comes."""
         blocks = list(blocks)
+        self.open_by_time(blocks, at)
         for block in blocks:
             block.lot.wake(NEVER)
         self._pass(blocks, at)
@@ -161,7 +170,6 @@ class FairQueue:
         self.open_by_time(claim.blocks, at)
         place, opening = _refusal(claim)
         if not opening:
-            claim.allocate()
             self._decide(claim, ClaimState.ALLOCATED, "")
         elif self._waits:
             self._park(claim, place, opening)

@@ -39,6 +39,12 @@ class RoundQueue:
         self._collected.append(claim)
         self._call_round(at)
 
+    def resume(self, claims: Iterable[Claim], at: Number) -> None:
+        """Let them wait for the next round."""
+        self._collected.extend(claims)
+        if self._collected:
+            self._call_round(at)
+
     def freed(self, blocks: Iterable[Block], at: Number) -> None:  # noqa: ARG002 - all are looked at
         """Hold a round at the next tick."""
         self._call_round(at)
@@ -74,7 +80,6 @@ class RoundQueue:
 
     def _grant(self, claim: Claim, places: Sequence[int]) -> None:
         claim.narrow(places)
-        claim.allocate()
         self._decide(claim, ClaimState.ALLOCATED, "")
 
     def _choose(self, waiting: list[Claim]) -> list[knapsack.Grant]:

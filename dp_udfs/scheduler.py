@@ -6,7 +6,7 @@ served.
 
 import heapq
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 from dp_udfs import checks
@@ -47,6 +47,9 @@ class Scheduler:
         How amounts are read; by default they are integers or fractions.
     lock_released : bool
         Whether budget that is given back is locked again, rather than unlocked.
+    objection : callable
+        Asked of each claim whose blocks have room: a text says why it is rejected all the same. It
+        may count on a claim being granted to which it does not object.
 
     Attributes
     ----------
@@ -75,6 +78,7 @@ class Scheduler:
         reading: ExactReading | None = None,
         *,
         lock_released: bool = False,
+        objection: Callable[[Claim], str] = lambda _: "",
     ) -> None:
         self.policy = policy
         self.blocks: dict[str, Block] = {}
@@ -88,6 +92,7 @@ class Scheduler:
             self._queue = FairQueue(policy, self._decide)
         self._reading = reading or ExactReading()
         self._lock_released = lock_released
+        self._objection = objection
         self._totals: dict[Curve, Curve] = {}  # equal totals are one object: quick to compare
         self._deadlines: list[tuple[Number, int, Claim]] = []
         self._answers: dict[Hashable, Claim] = {}
@@ -104,7 +109,7 @@ class Scheduler:
         total = self._reading.capacity(capacity)
         if self.blocks and len(total) != self._orders:
             raise InvalidParameterError(f"block {block_id} has another number of orders")
-        self._go_to(at)
+        self.go_to(at)
         block = Block(
             block_id, self._totals.setdefault(total, total), at, self._queue.opening.parts
         )
@@ -161,7 +166,7 @@ class Scheduler:
             return self._submitted_before(claim_id, blocks, curves)
         claim = Claim(claim_id, len(self.claims), at, blocks, curves)
         _set_terms(claim, timeout, weight, any_of)
-        self._go_to(at)
+        self.go_to(at)
         self.claims[claim_id] = claim
         problem = self._problem(claim)
         if problem:
@@ -178,7 +183,7 @@ class Scheduler:
         if to is None:
             self._run_until(math.inf)
         else:
-            self._go_to(to)
+            self.go_to(to)
             self._run_until(to)
 
     def consume(
@@ -206,7 +211,7 @@ class Scheduler:
             return self._answers[request_id]
         claim = self._claim(claim_id)
         self._check_holding(claim)
-        self._go_to(at)
+        self.go_to(at)
         claim.release(lock=self._lock_released)
         self._queue.freed(claim.blocks, at)
         return self._answer(request_id, claim)
@@ -216,7 +221,7 @@ class Scheduler:
         claim = self._claim(claim_id)
         if claim.state is ClaimState.CANCELLED:
             return claim
-        self._go_to(at)
+        self.go_to(at)
         if claim.state is not WAITING:
             raise ClaimError(f"claim {claim_id} is {claim.state}: it does not wait any more")
         self._decide(claim, ClaimState.CANCELLED)
@@ -225,7 +230,7 @@ class Scheduler:
     def retire_block(self, block_id: str, at: Number) -> None:
         """Say that a block's data are gone: claims waiting for it are rejected, grants stay."""
         block = self._block(block_id)
-        self._go_to(at)
+        self.go_to(at)
         block.state = BlockState.RETIRED
         self._reject_hopeless(block)
 
@@ -252,8 +257,8 @@ class Scheduler:
 
     # --- time passes ------------------------------------------------------------------------------
 
-    def _go_to(self, at: Number) -> None:
-        """Run what happens before an event of now."""
+    def go_to(self, at: Number) -> None:
+        """Run what happens before an event of now: all ticks, and the deadlines before now."""
         if not math.isfinite(at):
             raise InvalidParameterError(f"{at} is not a time")
         if self.now is not None and at < self.now:
@@ -324,6 +329,13 @@ class Scheduler:
                 self._decide(claim, ClaimState.REJECTED, problem)
 
     def _decide(self, claim: Claim, state: ClaimState, reason: str = "") -> None:
+        """Say what becomes of a claim; one that is granted takes its demand."""
+        if state is ClaimState.ALLOCATED:
+            reason = self._objection(claim)
+            if reason:
+                state = ClaimState.REJECTED
+            else:
+                claim.allocate()
         claim.state, claim.decided_at, claim.reason = state, self.now, reason
         self.decisions.append(Decision(claim.claim_id, state, self.now))
 

@@ -253,6 +253,15 @@ def test_a_release_serves_those_that_wait() -> None:
 # --- moments --------------------------------------------------------------------------------------
 
 
+def test_what_is_given_back_meets_what_time_has_opened() -> None:
+    scheduler = Scheduler(DpfByTime(5, 1))
+    scheduler.open_block("b", 5, 0)
+    scheduler.submit("c1", {"b": 2}, 2)
+    scheduler.submit("c2", {"b": 4}, 2)  # not before 6
+    scheduler.release("c1", 4)
+    assert scheduler.decisions[-1] == ("c2", "ALLOCATED", 4)
+
+
 def test_a_claim_may_be_served_at_its_very_deadline() -> None:
     blocks = [BlockSpec("b", 0.0, 1.0)]
     claims = [
