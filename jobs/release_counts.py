@@ -343,6 +343,8 @@ def facts(outcome: Outcome) -> dict[str, Any]:
     """Collect what is said beside the rows: the question, its price and what is left."""
     return {
         "question": outcome.question.describe(),
+        "dataset": outcome.question.dataset.name,
+        "analyst": outcome.budget.analyst,
         "answer": ending(outcome.rows),
         "mechanism": outcome.question.mechanism.name,
         "snapshot": outcome.question.snapshot.snapshot_id,

@@ -5,7 +5,7 @@
     python -m jobs.replicate_ledger --simulate             # what a cut link costs in either mode
 
 The union of all entries by id: any order, any repetition, the same result. Run it on a schedule,
-and after a restore before anything is asked again. Shares that were sent arrive with it.
+and after a restore: only then the ledger grants again. Shares that were sent arrive with it.
 """
 
 import argparse
@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from dp_udfs.errors import InvalidParameterError
-from jobs.lake import program, replication, reports
-from jobs.lake.ledger import Ledger
+from jobs.lake import program, replication, reports, witnesses
+from jobs.lake.ledger import Ledger, utc_now
 from jobs.lake.settings import load_lake
 
 
@@ -26,7 +26,8 @@ def main(arguments: argparse.Namespace) -> None:
     ledgers = named(arguments.ledgers) if arguments.ledgers else configured(arguments.conf)
     with program.progress(f"replicate {len(ledgers)} ledgers"):
         copied = replication.replicate(ledgers)
-    reports.show(arguments, [ledger._asdict() for ledger in copied])
+    facts = {} if arguments.ledgers else completed(arguments.conf, ledgers)
+    reports.show(arguments, [ledger._asdict() for ledger in copied], facts)
 
 
 def configured(conf: Path) -> list[Ledger]:
@@ -39,6 +40,17 @@ def configured(conf: Path) -> list[Ledger]:
         )
     own = Ledger(lake.tables.ledger, lake.region)
     return [own, *(Ledger(path, region, create=False) for region, path in others.items())]
+
+
+def completed(conf: Path, ledgers: list[Ledger]) -> dict[str, object]:
+    """Let this region's ledger grant again if it was restored: it has what the others know."""
+    own, *others = ledgers
+    if not own.is_restored():
+        return {}
+    reason = f"replicated with {', '.join(ledger.region for ledger in others)}"
+    charged = witnesses.complete(load_lake(conf), own, reason, (), utc_now())
+    replication.replicate(ledgers)
+    return {"complete": reason, "charged": [vars(each) for each in charged]}
 
 
 def named(texts: list[str]) -> list[Ledger]:

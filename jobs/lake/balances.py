@@ -157,8 +157,8 @@ class Balances:
             If the entry breaks the chain, or says what cannot follow from the ones before it.
         """
         self._link(entry)
-        if entry.kind == "carry":
-            pass  # says again what the entries before it say
+        if entry.kind in ("carry", "restore"):
+            pass  # says again what the entries before it say, or that they are complete
         elif entry.kind in ("open_account", "override"):
             self._open(entry)
         elif entry.kind == "open_block":

@@ -12,7 +12,7 @@ from jobs.lake.commits import to_rows
 
 Kind = Literal[
     "open_account", "override", "open_block", "allocate", "refuse", "release", "settle",
-    "give_back", "expire", "debit", "credit", "carry",
+    "give_back", "expire", "debit", "credit", "carry", "restore",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -74,7 +74,7 @@ _COMMENTS = {
     "entry_no": "1, 2, 3... within the region",
     "entry_id": "global name of the entry; begins with the region",
     "kind": "open_account, override, open_block, allocate, refuse, release, settle, give_back, "
-    "expire, debit, credit or carry",
+    "expire, debit, credit, carry or restore",
     "analyst": "who asks",
     "dataset": "id of the table that is asked about, not the name of a settings file",
     "period_start": "first day of the account's period",

@@ -11,8 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import (
@@ -26,6 +26,7 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
+from jobs.lake import torn
 from jobs.lake.commits import fsync, make_durable
 from jobs.lake.entries import COLUMNS, Entry, from_table
 from jobs.lake.queues import in_line
@@ -39,6 +40,7 @@ CHECKPOINT_EVERY = 16  # a commit gets slower by a few percent with each log fil
 LOCK_PATIENCE = 5.0  # seconds to queue; then compare-and-append alone decides
 LONGEST_COMMIT = 3600.0  # seconds from reading to having written; well within log retention
 
+_NAME, _RESTORED = "ledger", "restored ledger"  # the table's name says whether it may be spent from
 _PROTECTION = {"delta.appendOnly": "true"}
 _UPKEEP = {
     "delta.dataSkippingNumIndexedCols": "1",  # statistics of position alone
@@ -75,8 +77,7 @@ class EntryLog:
         self.first_segment = 0
         self._segment = 0
         self._segment_begin = 0
-        local = "://" not in self.location or self.location.startswith("file://")
-        self._directory = Path(self.location.removeprefix("file://")) if local else None
+        self._directory = torn.directory(location)
         self._table: DeltaTable | None = None
         self._loaded_version = -1
         self._refreshed_at = 0.0
@@ -87,8 +88,11 @@ class EntryLog:
         """Whether there is a table."""
         return self._table is not None or _attempt(self, DeltaTable.is_deltatable, self.location)
 
-    def prepare(self, *, create: bool) -> None:
-        """See that there is a table, and make it if there is none and that is allowed."""
+    def prepare(self, *, create: bool, restored: bool = False) -> None:
+        """See that there is a table, and make it if there is none and that is allowed.
+
+        One that is made to be `restored` is marked from its first commit on.
+        """
         if self.exists():
             if not create or self._current().version() >= len(_CONSTRAINTS):
                 return
@@ -100,7 +104,23 @@ class EntryLog:
             if any(not name.startswith("_") for name in names) and not self.exists():
                 raise SettingsError(f"{self.location} holds other files and no ledger")
         with self.queue():
-            _attempt(self, self._create)
+            _attempt(self, self._create, _RESTORED if restored else _NAME)
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the table was restored and may lack what was acknowledged."""
+        table = self._current()
+        pending = torn.is_pending(self.location, table.version())
+        return table.metadata().name == _RESTORED or pending
+
+    def mark(self, *, restored: bool) -> None:
+        """Mark the table as restored, or as complete again."""
+        name = _RESTORED if restored else _NAME
+        with self.queue():
+            table = self._refreshed()
+            if table.metadata().name != name:
+                _attempt(self, table.alter.set_table_name, name)
+                self._sync(table)
 
     @property
     def segment_is_full(self) -> bool:
@@ -252,6 +272,7 @@ class EntryLog:
         self._refreshed_at = time.time()
         if self._table is not None:
             _attempt(self, self._table.update_incremental)
+            self._require_whole(self._table.version())
             if self._table.version() - self._loaded_version < CHECKPOINT_EVERY:
                 return self._table
         try:
@@ -261,22 +282,38 @@ class EntryLog:
         except (DeltaError, OSError) as error:
             raise _unusable(self.location, error) from None
         self._loaded_version = self._table.version()
+        self._require_whole(self._table.version())
         return self._table
 
-    def _create(self) -> None:
+    def _require_whole(self, version: int) -> None:
+        """Refuse a table whose last commit was emptied, which delta-rs would pass over."""
+        if self._directory is None:
+            return
+        last = self._directory / "_delta_log" / f"{version:020d}.json"
+        if last.exists() and not last.stat().st_size:
+            raise _unusable(self.location, OSError(f"{last.name} is empty"))
+
+    def _create(self, name: str) -> None:
         table = DeltaTable.create(
             self.location,
             Schema.from_arrow(COLUMNS),
             mode="ignore",
             partition_by=["segment"],
-            name="ledger",
+            name=name,
             description="Append-only; every balance is folded from these entries",
             configuration=_PROTECTION | _UPKEEP,
         )
-        for name, rule in _CONSTRAINTS.items():
-            if f"delta.constraints.{name}" not in table.metadata().configuration:
-                table.alter.add_constraint({name: rule})
+        for rule_name, rule in _CONSTRAINTS.items():
+            if f"delta.constraints.{rule_name}" not in table.metadata().configuration:
+                table.alter.add_constraint({rule_name: rule})
         self._sync(table)
+
+    def loose_entries(self) -> list[Entry]:
+        """Read the entries in data files that the log does not name: of commits that failed."""
+        root = self._current().table_uri
+        named = {unquote(uri.removeprefix(root)).lstrip("/") for uri in self._current().file_uris()}
+        rows = list(torn.loose_rows(self.location, named))
+        return [entry for table in rows for entry in from_table(table)]
 
     def protection_gaps(self) -> list[str]:
         """Say by which weakened settings the table's entries could be changed."""
@@ -336,6 +373,12 @@ def _missing(location: str) -> SettingsError:
 
 
 def _unusable(location: str, error: Exception) -> SettingsError:
+    broken = torn.find(location)
+    if broken:
+        return SettingsError(
+            f"the last commit of the ledger at {location} is torn, as a power cut leaves it: "
+            f"{broken.why}; python -m jobs.restore_ledger --torn takes it off"
+        )
     return SettingsError(f"the ledger at {location} cannot be used: {_first_line(error)}")
 
 

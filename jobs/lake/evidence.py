@@ -6,6 +6,7 @@ charges and published answers are compared. Each step stops the next, so one act
 line and not a hundred. A chain cannot show that its end was cut off: heads kept elsewhere can.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -204,13 +205,22 @@ def check_releases(
                 _of(entry, f"is charged {claim.charge}, and costs {due(claim, answer)}")
             )
         paid.add(_owner(claim))
-    claimed = {claim.details.get("label") for claim in claims.values()}
-    claimed |= {entry.label for entry in published}
+    claimed = claimed_labels(entries)
     return findings + [
         Finding(None, None, None, f"stored answer {label} has no claim: an end was cut off")
         for label in answers
         if label not in claimed
     ]
+
+
+def claimed_labels(entries: Iterable[Entry]) -> set[str]:
+    """List the answers that some claim asked for, or a restore has written down as lost."""
+    labels: set[str] = set()
+    for entry in entries:
+        said = json.loads(entry.details or "{}") if entry.kind in ("allocate", "restore") else {}
+        labels |= {each["label"] for each in said.get("lost", ())}
+        labels |= {label for label in (entry.label, said.get("label")) if label}
+    return labels
 
 
 def summary(audited: Audit) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Journal:
     def __init__(self, location: str, region: str, clock: Callable[[], datetime]) -> None:
         self.location = location
         self.region = region
+        self.completing = False  # a restored table is being completed
         self._clock = clock
         self._mutex = threading.RLock()
         self._balances: Balances
@@ -57,10 +58,20 @@ class Journal:
         with self._mutex:
             return self._log.exists()
 
-    def prepare(self, *, create: bool) -> None:
+    def prepare(self, *, create: bool, restored: bool = False) -> None:
         """See that there is a table, and make it if there is none and that is allowed."""
         with self._mutex:
-            self._log.prepare(create=create)
+            self._log.prepare(create=create, restored=restored)
+
+    def is_restored(self) -> bool:
+        """Whether the table was restored and nothing has completed it yet."""
+        with self._mutex:
+            return self._log.exists() and self._log.is_restored
+
+    def mark(self, *, restored: bool) -> None:
+        """Mark the table as restored, so that nothing is appended to it, or as complete again."""
+        with self._mutex, self._afresh_on_failure():
+            self._log.mark(restored=restored)
 
     def append(self, decide: Callable[[Balances, datetime], Sequence[Fact]]) -> None:
         """Append what `decide` says of the balances as they are, in one commit.
@@ -80,6 +91,12 @@ class Journal:
         def chained(balances: Balances) -> list[Entry]:
             now = self.now()
             facts = decide(balances, now)
+            if facts and self._log.is_restored and not self.completing:
+                raise LedgerConflictError(
+                    f"the ledger at {self.location} was restored and may have forgotten charges, "
+                    f"so nothing is granted: run jobs.replicate_ledger or, where no other region "
+                    f"has a copy, jobs.restore_ledger --alone REASON"
+                )
             return self._chained(facts, now) if facts else []
 
         self._append(chained, begin_segments=True)
@@ -112,6 +129,30 @@ class Journal:
         while copies := self._append(first_lacking, begin_segments=False):
             copied += copies
         return copied
+
+    def loose_entries(self) -> list[Entry]:
+        """Find entries of failed commits that continue the chains as they are now, in order."""
+        with self.reading() as balances:
+            trial, found = balances.copy(), self._log.loose_entries()
+        chained: list[Entry] = []
+        while True:
+            heads = {(region, head.entry_no + 1, head.hash) for region, head in trial.heads.items()}
+            following = {
+                entry.hash: entry
+                for entry in found
+                if (entry.region, entry.entry_no, entry.previous_hash) in heads
+            }
+            numbers = {(entry.region, entry.entry_no) for entry in following.values()}
+            if len(following) > len(numbers):
+                raise LedgerConflictError(
+                    f"the ledger at {self.location}: {len(following)} entries of failed commits "
+                    f"could be its last; restore it from a backup"
+                )
+            if not following:
+                return chained
+            for entry in following.values():
+                trial.apply(entry)
+                chained.append(entry)
 
     def _append(
         self, decide: Callable[[Balances], Sequence[Entry]], *, begin_segments: bool

@@ -6,7 +6,8 @@ spend the same budget, and a process that dies has either written its entries or
 operation is idempotent by run id: the caller may repeat it whenever it does not know.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from typing import Any, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -416,6 +417,44 @@ class Ledger(LedgerReader):
         """
         self._journal.prepare(create=self._create)
         return self._journal.append_copies(entries)
+
+    def restore(self, entries: Sequence[Entry]) -> int:
+        """Make this ledger of entries that were kept elsewhere; return how many it lacked.
+
+        Until `complete` it grants nothing: what was kept may be older than what was acknowledged.
+        """
+        self._journal.prepare(create=True, restored=True)
+        return self._journal.append_copies(entries)
+
+    def recover(self) -> int:
+        """Take back the entries of a torn commit, as far as its data file has them."""
+        self._journal.mark(restored=True)
+        return self._journal.append_copies(self._journal.loose_entries())
+
+    @contextmanager
+    def completing(self) -> Iterator[None]:
+        """Let forgotten charges be written into a restored ledger; nothing else does that."""
+        self._journal.completing = True
+        try:
+            yield
+        finally:
+            self._journal.completing = False
+
+    def complete(self, reason: str, details: Mapping[str, Any]) -> None:
+        """Say that a restored ledger has what it had forgotten: from now on it grants again.
+
+        Parameters
+        ----------
+        reason : str
+            Where the rest came from, or why there is none. It stands in the ledger for good.
+        details : mapping
+            What was charged, as JSON.
+        """
+        checks.identifiers(reason=reason)
+        fact = Fact(kind="restore", reason=reason, details=decisions.canonical(details))
+        with self.completing():
+            self._journal.append(lambda _, __: [fact])
+        self._journal.mark(restored=False)
 
     def _require_own(self, claim: Allocation) -> None:
         """Refuse to go on with a claim of another region."""

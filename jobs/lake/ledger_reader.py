@@ -152,6 +152,10 @@ class LedgerReader:
         """Whether there is a ledger: the first account makes it."""
         return self._journal.exists()
 
+    def is_restored(self) -> bool:
+        """Whether it was restored and grants nothing until it is complete again."""
+        return self._journal.is_restored()
+
     def find_budget(self, analyst: str, dataset: str) -> Budget | None:
         """Say what an account owns now; None where none is open."""
         with self._journal.reading() as balances:

@@ -163,6 +163,15 @@ def find_all(path: str | Path) -> dict[str, Release | ClaimError]:
     return found
 
 
+def manifests(path: str | Path) -> list[dict[str, Any]]:
+    """List the manifests of all stored answers, published or not, oldest first."""
+    table = commits.open_if_exists(path)
+    if table is None:
+        return []
+    sql = "select * from releases where row_kind = 'manifest' order by written_at, label"
+    return commits.to_rows(_query(table, sql))
+
+
 def find_owned(path: str | Path, question: Question, owned: Collection[str]) -> Release | None:
     """Find the answer to a question among the labels an analyst owns: itself, or a larger k.
 

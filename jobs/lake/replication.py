@@ -28,8 +28,8 @@ class Copied(NamedTuple):
 def replicate(ledgers: Iterable[Ledger]) -> list[Copied]:
     """Copy into each ledger what it lacks of the others, then receive the shares sent to each.
 
-    A ledger that was restored gets its own lost entries back, as far as another one has them: so
-    replicate before it spends again.
+    A ledger that was restored gets its own lost entries back, as far as another one has them; it
+    grants nothing until it is said to be complete.
 
     Raises
     ------
@@ -47,7 +47,8 @@ def replicate(ledgers: Iterable[Ledger]) -> list[Copied]:
         for ledger in ledgers
     }
     for ledger in ledgers:
-        ledger.receive_shares()
+        if not ledger.is_restored():  # else when it is complete
+            ledger.receive_shares()
     return [Copied(each.region, copied[each.region], _counted(read(each))) for each in ledgers]
 
 
