@@ -231,6 +231,9 @@ class EntryLog:
     def tidy(self, done: int) -> None:
         """Write a checkpoint and put small files together, when enough came since position `done`.
 
+        With each segment the log and the data files that nobody reads any more are removed: of a
+        reader that began within the last day, everything stays.
+
         Nothing depends on it but speed, so a failure is logged and the next one tries again.
         """
         if self.position // CHECKPOINT_EVERY == done // CHECKPOINT_EVERY:
@@ -238,7 +241,8 @@ class EntryLog:
         table = self._refreshed()
         try:
             if self.position // COMPACT_EVERY > done // COMPACT_EVERY:
-                just_begun = self.position - self._segment_begin < COMPACT_EVERY
+                # the first compaction of a segment is the last one of the segment before it
+                just_begun = self._segment_begin // COMPACT_EVERY >= done // COMPACT_EVERY
                 segments = [self._segment - 1, self._segment] if just_begun else [self._segment]
                 table.optimize.compact(
                     partition_filters=[("segment", "in", [str(segment) for segment in segments])],
@@ -248,6 +252,12 @@ class EntryLog:
                 self._sync(table)
                 if just_begun:
                     table.cleanup_metadata()
+                    table.vacuum(
+                        dry_run=False,
+                        full=True,  # files of failed commits too
+                        commit_properties=_ONE_TRY,
+                        post_commithook_properties=_NO_HOOKS,
+                    )
             table.create_checkpoint()
             if self._directory is not None:
                 log = self._directory / "_delta_log"

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from jobs.lake.commits import fsync
 
+_LOG_FILE = 20 * "[0-9]" + ".json"
 ASIDE = "_torn"  # folder inside the table that keeps what was taken off; Delta looks past it
 
 
@@ -39,7 +40,7 @@ def find(location: str) -> Torn | None:
     else has broken it.
     """
     root = directory(location)
-    logs = sorted(root.glob("_delta_log/" + 20 * "[0-9]" + ".json")) if root else []
+    logs = sorted((root / "_delta_log").glob(_LOG_FILE)) if root else []
     if not root or not logs:
         return None
     last = logs[-1]
@@ -70,7 +71,7 @@ def is_pending(location: str, version: int) -> bool:
     """Whether a commit was taken off and nothing has been written since."""
     root = directory(location)
     return root is not None and any(
-        kept.stem > f"{version:020d}" for kept in (root / ASIDE).glob("*.json")
+        kept.stem > f"{version:020d}" for kept in (root / ASIDE).glob(_LOG_FILE)
     )
 
 

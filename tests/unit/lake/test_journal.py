@@ -1,7 +1,9 @@
 """The ledger's table: made where it belongs, refused when weakened, appended to one at a time."""
 
 import fcntl
+import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -18,7 +20,8 @@ from dp_udfs.errors import (
     LedgerConflictError,
     SettingsError,
 )
-from jobs.lake import entry_log
+from jobs.lake import entry_log, evidence
+from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Allocation, Ledger
 
 NOVEMBER, DECEMBER = date(2026, 11, 1), date(2026, 12, 1)
@@ -289,10 +292,43 @@ def test_segments_carries_and_checkpoints_change_no_answer(
 def test_the_table_stays_small_however_long_it_gets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("SEGMENT", 32), ("COMPACT_EVERY", 8), ("CHECKPOINT_EVERY", 4)):
+    for name, value in (("SEGMENT", 16), ("COMPACT_EVERY", 8), ("CHECKPOINT_EVERY", 4)):
         monkeypatch.setattr(entry_log, name, value)
+    at_once = dict.fromkeys(
+        ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), "interval 0 seconds"
+    )
+    monkeypatch.setattr(entry_log, "_UPKEEP", entry_log._UPKEEP | at_once)
     ledger = Ledger(tmp_path / "ledger")
     ledger.open_account("research", FILMS, date(2020, 1, 1), 1000, 1000)
-    for number in range(80):
+    idle = Ledger(tmp_path / "ledger")
+    sizes = []
+    for number in range(96):
         ask(ledger, f"r{number}", units=1)
-    assert len(DeltaTable(ledger.path).file_uris()) <= 3 + 8
+        sizes.append(len([path for path in Path(ledger.path).rglob("*") if path.is_file()]))
+        if number % 40 == 0:  # a reader that was away while files were removed
+            assert left(idle) == left(ledger)
+    assert len(DeltaTable(ledger.path).file_uris()) <= 96 // 16 + 1 + 8
+    assert max(sizes[48:]) <= max(sizes[:48]) + 48 // 16 + 2  # a file a segment, and its carry
+    assert left(Ledger(ledger.path)) == (1000 - 96, 1000 - 96)
+    assert evidence.audit(EntryLog(ledger.path)).findings == []
+
+
+def test_nothing_is_removed_that_a_reader_of_today_may_read(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("SEGMENT", 8), ("COMPACT_EVERY", 4), ("CHECKPOINT_EVERY", 4)):
+        monkeypatch.setattr(entry_log, name, value)
+    reading = DeltaTable(ledger.path)
+    old = reading.file_uris()
+    half_written = Path(ledger.path) / "segment=0" / "part-of-a-commit.parquet"
+    half_written.write_bytes(b"not yet")
+    ledger.update_budget("research", FILMS, calls=50, reason="a test")
+    for number in range(20):
+        ask(ledger, f"r{number}", units=1)
+    assert all(Path(uri).exists() for uri in old)
+    assert half_written.exists()
+    day_old = time.time() - 25 * 3600
+    os.utime(half_written, (day_old, day_old))
+    for number in range(20, 40):
+        ask(ledger, f"r{number}", units=1)
+    assert not half_written.exists()
