@@ -51,6 +51,8 @@ _CONSTRAINTS = {
     "amounts_are_not_negative": "units >= 0 AND calls >= 0",
     "entries_are_numbered": "entry_no >= 1 AND position >= 0",
 }
+# A table keeps the comments it was made with; to append others with the rows would be refused.
+_UNCOMMENTED = pa.schema([field.remove_metadata() for field in COLUMNS])
 _ONE_TRY = CommitProperties(max_commit_retries=0)
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -347,7 +349,7 @@ class EntryLog:
             vars(entry) | {"position": position, "segment": segment}
             for position, entry in enumerate(entries, start=self.position)
         ]
-        return pa.Table.from_pylist(rows, schema=COLUMNS)
+        return pa.Table.from_pylist(rows, schema=_UNCOMMENTED)
 
     def _after_failure(
         self, entries: Sequence[Entry], error: Exception

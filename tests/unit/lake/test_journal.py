@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -132,6 +133,21 @@ def test_the_table_itself_refuses_deletion_and_negative_amounts(ledger: Ledger) 
     negative = rows.set_column(at, rows.schema.field(at), [[-100]])
     with pytest.raises(Exception, match="Invalid data found"):
         write_deltalake(table, negative, mode="append")
+
+
+def test_a_ledger_whose_columns_were_described_otherwise_goes_on(
+    clock: Clock, tmp_path: Path
+) -> None:
+    """Comments are words: a release of this software that changes one must not lock ledgers out."""
+    columns = [
+        field.with_metadata({"comment": f"formerly: {field.name}"}) for field in entry_log.COLUMNS
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entry_log, "COLUMNS", pa.schema(columns))
+        Ledger(tmp_path / "ledger", clock=clock).open_account("research", FILMS, NOVEMBER, 100, 10)
+    ledger = Ledger(tmp_path / "ledger", clock=clock)
+    ask(ledger)
+    assert left(ledger) == (79, 9)
 
 
 def test_a_changed_or_missing_entry_is_noticed_by_the_next_process(ledger: Ledger) -> None:
