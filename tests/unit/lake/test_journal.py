@@ -22,6 +22,7 @@ from dp_udfs.errors import (
     SettingsError,
 )
 from jobs.lake import entry_log, evidence
+from jobs.lake.entries import COLUMNS
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Allocation, Ledger
 
@@ -139,9 +140,7 @@ def test_a_ledger_whose_columns_were_described_otherwise_goes_on(
     clock: Clock, tmp_path: Path
 ) -> None:
     """Comments are words: a release of this software that changes one must not lock ledgers out."""
-    columns = [
-        field.with_metadata({"comment": f"formerly: {field.name}"}) for field in entry_log.COLUMNS
-    ]
+    columns = [field.with_metadata({"comment": f"formerly: {field.name}"}) for field in COLUMNS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entry_log, "COLUMNS", pa.schema(columns))
         Ledger(tmp_path / "ledger", clock=clock).open_account("research", FILMS, NOVEMBER, 100, 10)
