@@ -64,7 +64,7 @@ def take(lake: LakeSettings, folder: Path, now: datetime) -> Backup:
     """
     log = EntryLog(lake.tables.ledger)
     audited = evidence.audit(log)
-    ledger = log.query("SELECT * FROM ledger ORDER BY position").select(COLUMNS.names).cast(COLUMNS)
+    ledger = commits.widened(log.query("SELECT * FROM ledger ORDER BY position"), COLUMNS)
     answers = _rows(lake, "releases")
     known = pa.array(evidence.claimed_labels(audited.entries), pa.string())
     answers = answers.filter(pa.compute.is_in(answers["label"], known))
@@ -96,7 +96,10 @@ def read(folder: Path) -> Backup:
     for name, digest in said["digests"].items():
         if _digest(folder / name) != digest:
             raise SettingsError(f"{folder}: {name} is missing or was changed since")
-    tables = {name: _widened(pq.read_table(folder / f"{name}.parquet"), name) for name in _LAYOUTS}
+    tables = {
+        name: commits.widened(pq.read_table(folder / f"{name}.parquet"), layout)
+        for name, layout in _LAYOUTS.items()
+    }
     backup = Backup(tables, said["region"], said["heads"], said["taken_at"])
     heads = {entry.region: entry.hash for entry in sorted(backup.entries, key=_number)}
     if heads != backup.heads:
@@ -150,15 +153,7 @@ def _rows(lake: LakeSettings, name: str) -> pa.Table:
         return _LAYOUTS[name].empty_table()
     query = QueryBuilder().register(name, table)
     rows = query.execute(f"SELECT * FROM {name}")  # noqa: S608 (one of three names)
-    return _widened(pa.RecordBatchReader.from_stream(rows).read_all(), name)
-
-
-def _widened(rows: pa.Table, name: str) -> pa.Table:
-    """Give rows of an older layout the columns that came later, empty."""
-    for field in _LAYOUTS[name]:
-        if field.name not in rows.column_names:
-            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-    return rows.select(_LAYOUTS[name].names).cast(_LAYOUTS[name])
+    return commits.widened(pa.RecordBatchReader.from_stream(rows).read_all(), _LAYOUTS[name])
 
 
 def _write(folder: Path, tables: dict[str, pa.Table], said: dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from dp_udfs.errors import SettingsError
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_TRY = CommitProperties(max_commit_retries=0)
 
@@ -25,9 +27,16 @@ def open_if_exists(path: str | Path) -> DeltaTable | None:
 
 
 def open_or_create(path: str | Path, schema: pa.Schema) -> DeltaTable:
-    """Open an append-only table; make it when it is first needed."""
+    """Open an append-only table, its layout brought up to date; make it when it is first needed.
+
+    Raises
+    ------
+    SettingsError
+        If it is of a newer version of this program.
+    """
     table = open_if_exists(path)
     if table is not None:
+        bring_up_to_date(table, schema)
         return table
     try:
         return DeltaTable.create(
@@ -38,6 +47,49 @@ def open_or_create(path: str | Path, schema: pa.Schema) -> DeltaTable:
         if table is None:
             raise
         return table
+
+
+def bring_up_to_date(table: DeltaTable, schema: pa.Schema) -> bool:
+    """Add the columns that came later, empty in every row that is there; tell whether any did.
+
+    Raises
+    ------
+    SettingsError
+        If the table has columns that a newer version of this program has added.
+    DeltaError
+        If it cannot be written.
+    """
+    lacking = lacking_columns(table, schema)
+    if lacking:
+        wanted = Schema.from_arrow(pa.schema([schema.field(name) for name in lacking]))
+        try:
+            table.alter.add_columns(wanted.fields)
+        except DeltaError:  # another process did it first; else the error stands
+            table.update_incremental()
+            if lacking_columns(table, schema):
+                raise
+        make_durable(table.table_uri, table.version(), table.version())
+    return bool(lacking)
+
+
+def lacking_columns(table: DeltaTable, schema: pa.Schema) -> list[str]:
+    """List the columns of a layout that a table of an older version does not have."""
+    found = {field.name for field in table.schema().fields}
+    newer = sorted(found - set(schema.names))
+    if newer:
+        raise SettingsError(
+            f"the table at {table.table_uri} is of a newer version of this program (column "
+            f"{', '.join(newer)}); update the program"
+        )
+    return [name for name in schema.names if name not in found]
+
+
+def widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Give rows of an older layout the columns that came later, empty, and the layout's types."""
+    for field in schema:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.select(schema.names).cast(schema)
 
 
 def try_append(table: DeltaTable, rows: pa.Table) -> bool:
@@ -108,5 +160,6 @@ def to_rows(table: pa.Table) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         for name in moments:
-            row[name] = _EPOCH + timedelta(microseconds=row[name])
+            if row[name] is not None:
+                row[name] = _EPOCH + timedelta(microseconds=row[name])
     return rows

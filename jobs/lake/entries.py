@@ -120,8 +120,9 @@ _ENTRY_FIELDS = [field.name for field in fields(Entry)]
 
 
 def from_table(table: pa.Table) -> list[Entry]:
-    """Read entries from rows of the ledger, in their order."""
-    return [Entry(**row) for row in to_rows(table.select(_ENTRY_FIELDS))]
+    """Read entries from rows of the ledger, in their order; columns that came later say nothing."""
+    there = [name for name in _ENTRY_FIELDS if name in table.column_names]
+    return [Entry(**row) for row in to_rows(table.select(there))]
 
 
 def _iso(value: date | datetime) -> str:

@@ -27,7 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
 from jobs.lake import torn
-from jobs.lake.commits import fsync, make_durable
+from jobs.lake.commits import bring_up_to_date, fsync, lacking_columns, make_durable
 from jobs.lake.entries import COLUMNS, Entry, from_table
 from jobs.lake.queues import in_line
 
@@ -163,6 +163,7 @@ class EntryLog:
             return []
         if table.version() < len(_CONSTRAINTS):
             return []  # still being made, by another process perhaps
+        lacking_columns(table, COLUMNS)  # refuses what a newer version has written
         for gap in self.protection_gaps():
             raise LedgerConflictError(
                 f"{gap}; find out who changed it, verify the entries, then set it back"
@@ -208,6 +209,8 @@ class EntryLog:
             If the table could not be written.
         """
         table = self._current()
+        if _attempt(self, bring_up_to_date, table, COLUMNS):
+            logger.info("the ledger's layout was brought up to date")
         if table.version() != self._read_version:
             return False, self.read_new()
         rows = self._rows(entries, self._segment + begin_segment)

@@ -13,6 +13,7 @@ from dp_udfs.errors import BudgetExhaustedError, InvalidParameterError
 from jobs.lake import decisions
 from jobs.lake.balances import Allocation, fold_claim
 from jobs.lake.budgets import Account, Block, Curve, Mode, Terms
+from jobs.lake.commits import widened
 from jobs.lake.decisions import Demand
 from jobs.lake.entries import COLUMNS, GENESIS, Entry, from_table
 from jobs.lake.journal import Journal
@@ -246,7 +247,7 @@ class LedgerReader:
         """Read all entries in order."""
         with self._journal.reading():
             rows = self._journal.query("SELECT * FROM ledger ORDER BY position")
-            return rows.select(COLUMNS.names).cast(COLUMNS)
+            return widened(rows, COLUMNS)
 
     def head(self) -> str:
         """Return the hash of this region's last entry, on which all before it depend."""

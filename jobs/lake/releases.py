@@ -137,17 +137,17 @@ def write(path: str | Path, question: Question, release: Release) -> Release:
 
 def find(path: str | Path, label: str) -> Release | None:
     """Return the stored answer of a label, or None; the ledger says whether it is published."""
-    table = commits.open_if_exists(path)
+    table = _open(path)
     return None if table is None else _find(table, label)
 
 
 def find_all(path: str | Path) -> dict[str, Release | ClaimError]:
     """Return all stored answers by label, and the error where one is not what was stored."""
-    table = commits.open_if_exists(path)
+    table = _open(path)
     if table is None:
         return {}
     rows = _query(table, "select * from releases order by label, cohort, rank nulls last")
-    rows = rows.cast(SCHEMA)
+    rows = commits.widened(rows, SCHEMA)
     starts: dict[str, int] = {}
     for place, label in enumerate(rows["label"].to_pylist()):
         starts.setdefault(label, place)
@@ -165,7 +165,7 @@ def find_all(path: str | Path) -> dict[str, Release | ClaimError]:
 
 def manifests(path: str | Path) -> list[dict[str, Any]]:
     """List the manifests of all stored answers, published or not, oldest first."""
-    table = commits.open_if_exists(path)
+    table = _open(path)
     if table is None:
         return []
     sql = "select * from releases where row_kind = 'manifest' order by written_at, label"
@@ -177,7 +177,7 @@ def find_owned(path: str | Path, question: Question, owned: Collection[str]) -> 
 
     The first `k` elements of a published answer are the answer for that `k`, at no further cost.
     """
-    table = commits.open_if_exists(path)
+    table = _open(path)
     if table is None:
         return None
     for label in (question.label, *_larger(table, question)):
@@ -186,6 +186,14 @@ def find_owned(path: str | Path, question: Question, owned: Collection[str]) -> 
             if stored is not None:
                 return stored
     return None
+
+
+def _open(path: str | Path) -> DeltaTable | None:
+    """Open the table, its layout brought up to date; None where there is none."""
+    table = commits.open_if_exists(path)
+    if table is not None:
+        commits.bring_up_to_date(table, SCHEMA)
+    return table
 
 
 def _larger(table: DeltaTable, question: Question) -> list[str]:
@@ -231,8 +239,8 @@ def _find(table: DeltaTable, label: str) -> Release | None:
         table,
         f"select * from releases where label = '{label}' "  # noqa: S608 - 64 hexadecimal digits
         f"order by cohort, rank nulls last",
-    ).cast(SCHEMA)
-    return _checked(label, rows)
+    )
+    return _checked(label, commits.widened(rows, SCHEMA))
 
 
 def _checked(label: str, rows: pa.Table) -> Release | None:
