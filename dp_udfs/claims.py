@@ -5,6 +5,7 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from itertools import groupby
+from operator import le
 
 from dp_udfs.amounts import Amount, Curve, Number
 from dp_udfs.blocks import Block
@@ -74,7 +75,6 @@ class Claim:
         "named",
         "needs",
         "number",
-        "parked_at",
         "reason",
         "state",
         "submitted_at",
@@ -100,7 +100,6 @@ class Claim:
         self.state = ClaimState.WAITING
         self.decided_at: Number | None = None  # when it left WAITING
         self.reason = ""
-        self.parked_at = -1  # place of the block it waits for
         self.left: dict[str, Curve] | None = None  # allocated and not used yet; None: all of it
         self.consumed: dict[str, Curve] = {}
         self._order: Order | None = None
@@ -127,6 +126,17 @@ class Claim:
             ),
             reverse=True,
         )
+
+    def asks_no_more_than(self, other: "Claim") -> bool:
+        """Whether it asks at most as much as another one of the same blocks, at every order."""
+        seen: tuple[Curve, Curve] | None = None
+        for mine, theirs in zip(self.demand, other.demand, strict=True):
+            if mine is theirs or (seen and mine is seen[0] and theirs is seen[1]):
+                continue
+            if not all(map(le, mine, theirs)):
+                return False
+            seen = mine, theirs
+        return True
 
     def narrow(self, places: Sequence[int]) -> None:
         """Settle which of its blocks the claim is to have."""

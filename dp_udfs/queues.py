@@ -2,8 +2,9 @@
 
 After each event the claims that fit are served in the order of their shares, all blocks of a claim
 at once. A claim that does not fit is parked on one block that refuses it until that block may have
-room for it: until then it cannot fit, so it need not be looked at. The claims served, and when, are
-the same as if all waiting claims were sorted and tried after each event.
+room for it: until then it cannot fit, so it need not be looked at. If it is then refused again, it
+joins the line of those on the same blocks, which waits as one. The claims served, and when, are the
+same as if all waiting claims were sorted and tried after each event.
 """
 
 import heapq
@@ -12,9 +13,13 @@ from typing import Protocol
 
 from dp_udfs.amounts import Number
 from dp_udfs.blocks import NEVER, Block
-from dp_udfs.claims import WAITING, Claim, ClaimState, Order
+from dp_udfs.claims import Claim, ClaimState, Order
+from dp_udfs.parking import Line
 from dp_udfs.policies import ByTime, DpfByArrivals, FirstComeFirstServed, Opening
 
+_LINES_TRIED = 4  # of those on the same blocks, before a claim gets a line of its own
+
+_Due = list[tuple[Order, Line, Block | None]]  # lines to be served in a pass; where they come from
 Decide = Callable[[Claim, ClaimState, str], None]  # a claim's new state, and why; it may be refused
 
 
@@ -68,6 +73,7 @@ class FairQueue:
         self._opened_after = [self.opening.opened(step) for step in arrivals]
         self._ticks: list[tuple[Number, int, Block]] = []
         self._serial = 0
+        self._lines: dict[tuple[Block, ...], list[Line]] = {}
 
     def created(self, block: Block) -> None:
         """Open a block wholly where nobody waits."""
@@ -81,7 +87,7 @@ class FairQueue:
     def resume(self, claims: Iterable[Claim], at: Number) -> None:
         """Try all of them in order, as one pass does; where nothing has changed they all wait."""
         for claim in sorted(claims, key=Claim.order):
-            self._serve(claim, at)
+            self._pass((), at, claim)
 
     def freed(self, blocks: Iterable[Block], at: Number) -> None:
         """Look at everybody parked on these blocks: they may fit before their step comes."""
@@ -136,52 +142,72 @@ class FairQueue:
 
         One sweep is complete, for room only shrinks in it.
         """
-        queue: list[tuple[Order, Claim, Block | None]] = []
+        due: _Due = []
         for block in risen:
-            self._queue_next(block, queue)
-        if newcomer is not None and not queue:
-            self._serve(newcomer, at)
-            return
-        if newcomer is not None:
-            heapq.heappush(queue, (newcomer.order(), newcomer, None))
-        while queue:
-            _, claim, come_from = heapq.heappop(queue)
-            self._serve(claim, at)
+            self._find_next(block, due)
+        if newcomer is not None and not due:
+            self._serve(Line(newcomer), at, due)  # without its order, which takes time to find
+        elif newcomer is not None:
+            _add(due, Line(newcomer), None)
+        while due:
+            _, line, come_from = heapq.heappop(due)
+            self._serve(line, at, due)
             if come_from is not None:
-                self._queue_next(come_from, queue)
+                self._find_next(come_from, due)
 
-    def _queue_next(self, block: Block, queue: list[tuple[Order, Claim, Block | None]]) -> None:
-        """Put the next claim that this block may have room for in the queue of a pass."""
+    def _find_next(self, block: Block, due: _Due) -> None:
+        """Put the next line that this block may have room for among those due in a pass."""
         lot = block.lot
         while lot.awake:
             opening = block.opening_for(lot.least)
             if opening:
                 break
-            claim = lot.pop()
-            if claim.state is WAITING:
-                heapq.heappush(queue, (claim.order(), claim, block))
+            line = lot.next_awake()
+            if line is not None:
+                _add(due, line, block)
                 return
         step = self._step_with_room(block, opening) if lot.awake else NEVER
         lot.rest_until(step)
         self._tick_at(block, step)
 
-    def _serve(self, claim: Claim, at: Number) -> None:
-        """Grant a claim if it fits; else let it wait, or reject it where nobody waits."""
+    def _serve(self, line: Line, at: Number, due: _Due) -> None:
+        """Grant the first claim of a line if it fits; else let the line wait, or reject the claim.
+
+        It is rejected where nobody waits.
+        """
+        claim = line.first()
+        assert claim is not None
         self.open_by_time(claim.blocks, at)
-        place, opening = _refusal(claim)
+        place, opening = _refusal(claim, line.place)
         if not opening:
             self._decide(claim, ClaimState.ALLOCATED, "")
-        elif self._waits:
-            self._park(claim, place, opening)
-        else:
+            if line.first() is not None:
+                _add(due, line, None)
+        elif not self._waits:
             self._decide(claim, ClaimState.REJECTED, "not enough is left")
+        elif line.place < 0 or line.is_joint:
+            self._park(line, claim, place, opening)
+        else:
+            line = self._join(line, claim)
+            if line.first() is claim:
+                self._park(line, claim, place, opening)
 
-    def _park(self, claim: Claim, place: int, opening: float) -> None:
-        """Leave a claim until a block has opened that far."""
-        block = claim.blocks[place]
+    def _join(self, alone: Line, claim: Claim) -> Line:
+        """Let a claim join a line of claims on the same blocks, or make its own such a line."""
+        lines = self._lines.setdefault(claim.blocks, [])
+        for line in lines[-_LINES_TRIED:]:
+            if line.take_in(claim):
+                return line
+        alone.is_joint = True
+        lines.append(alone)
+        return alone
+
+    def _park(self, line: Line, first: Claim, place: int, opening: float) -> None:
+        """Leave a line until a block has opened far enough for its first claim."""
+        block = first.blocks[place]
         step = self._step_with_room(block, opening)
-        claim.parked_at = place
-        block.lot.park(claim, step)
+        line.place = place
+        block.lot.park(line, first.number, step)
         self._tick_at(block, step)
 
     def _step_with_room(self, block: Block, opening: float) -> float:
@@ -210,13 +236,19 @@ def open_until(block: Block, step: int, opening: Opening) -> None:
     block.opened = opening.opened(step)
 
 
-def _refusal(claim: Claim) -> tuple[int, float]:
+def _add(due: _Due, line: Line, come_from: Block | None) -> None:
+    first = line.first()
+    assert first is not None
+    heapq.heappush(due, (first.order(), line, come_from))
+
+
+def _refusal(claim: Claim, place: int) -> tuple[int, float]:
     """Find the block that makes a claim wait longest, and how far that must open; or 0.
 
-    The block that the claim was parked on is asked first: an earlier grant may have taken
-    its room, and then the others need not be asked.
+    The block at this place is asked first, if any: an earlier grant may have taken its room, and
+    then the others need not be asked.
     """
-    blocks, demand, place = claim.blocks, claim.demand, claim.parked_at
+    blocks, demand = claim.blocks, claim.demand
     if place >= 0:
         opening = blocks[place].opening_for(demand[place])
         if opening:

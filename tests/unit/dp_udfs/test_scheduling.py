@@ -162,6 +162,43 @@ def random_workload(
     return blocks, specs
 
 
+def crowded_workload(
+    r: random.Random, claims: int, orders: int
+) -> tuple[list[BlockSpec], list[ClaimSpec]]:
+    """Many small claims on few sets of blocks, so that they are refused often and wait in lines."""
+    blocks = [
+        BlockSpec(f"b{j}", 0, (*(r.choice([-3, 60, 120]) for _ in range(orders - 1)), 120))
+        for j in range(r.randint(2, 4))
+    ]
+    names = [block.block_id for block in blocks]
+    sets = [r.sample(names, r.randint(1, len(names))) for _ in range(r.randint(1, 3))]
+    shapes = [tuple(r.randint(1, 6) for _ in range(orders)) for _ in range(r.randint(1, 3))]
+    specs = []
+    at = Fraction(0)
+    for i in range(claims):
+        at += Fraction(r.choice([0, 1, 1, 2]), 4)
+        shape = r.choice(shapes)
+        sizes = [r.randint(1, 9)] * len(names) if r.random() < 0.8 else r.choices(range(1, 9), k=4)
+        demand = {
+            name: tuple(size * amount for amount in shape)
+            for name, size in zip(r.choice(sets), sizes, strict=False)
+        }
+        timeout = r.choice([None, None, Fraction(r.randint(0, 60), 2)])
+        weight = Fraction(r.choice([1, 1, 1, 2]))
+        specs.append(ClaimSpec(f"c{i}", at, demand, timeout=timeout, weight=weight))
+    return blocks, specs
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_grants_and_times_equal_the_plain_scheduler_where_lines_are_long(seed: int) -> None:
+    r = random.Random(seed)
+    blocks, claims = crowded_workload(r, claims=r.randint(10, 60), orders=r.choice([1, 1, 2, 3]))
+    by_time = DpfByTime(Fraction(r.randint(4, 30)), Fraction(r.choice(["1", "0.5", "0.25"])))
+    policy = by_time if seed % 2 else DpfByArrivals(r.randint(5, 60))
+    expected = plain_scheduler.decide(blocks, claims, policy)
+    assert simulate(blocks, claims, policy) == expected
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_grants_and_times_equal_the_plain_scheduler(seed: int) -> None:
     r = random.Random(seed)
