@@ -44,6 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
         check_java,
         check_spark,
         lambda: check_lake(arguments.conf),
+        lambda: check_retention(arguments.conf),
     ]
     if not arguments.no_spark:
         checks.append(check_start)
@@ -131,6 +132,27 @@ def check_lake(conf: Path) -> Iterator[Finding]:
 
     for name, location in lake.tables.model_dump().items():
         yield _check_folder(f"{name} table", location)
+
+
+def check_retention(conf: Path) -> Iterator[Finding]:
+    """Look for rows and opt-outs that should be gone, from the logs of the tables alone."""
+    try:
+        from jobs.lake import retention
+        from jobs.lake.ledger import utc_now
+        from jobs.lake.settings import load_dataset, load_lake
+
+        lake = load_lake(conf)
+    except (ImportError, SettingsError):
+        return  # `check_lake` says so
+    for file in sorted((Path(lake.source).parent / "datasets").glob("*.toml")):
+        try:
+            dataset = load_dataset(file.stem, lake)
+        except SettingsError as error:
+            yield Finding(f"dataset {file.stem}", False, str(error), f"edit {_quoted(file)}")
+            continue
+        late = retention.overdue(dataset, utc_now())
+        fix = f"python -m jobs.purge_expired --dataset {dataset.name}"
+        yield Finding(f"retention of {dataset.name}", not late, "; ".join(late) or "kept", fix)
 
 
 def check_start() -> Iterator[Finding]:

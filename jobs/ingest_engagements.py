@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dp_udfs.errors import SettingsError
-from jobs.lake import batches, checking, program, reports, snapshots
+from jobs.lake import batches, checking, consent, program, reports, snapshots
 from jobs.lake.session import get_session
 from jobs.lake.settings import DatasetSettings, LakeSettings, load_dataset, load_lake
 
@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> None:
         if opt_outs is not None:
             appended |= _add_opt_outs(spark, dataset, opt_outs, options.batch_id)
         if options.input is not None:
-            appended |= _add_engagements(spark, dataset, options)
+            appended |= _add_engagements(spark, lake, dataset, options)
         if options.batch_id is not None:
             facts["appended"] = appended
         if options.publish:
@@ -73,13 +73,17 @@ def _is_new(spark: "SparkSession", dataset: DatasetSettings, options: argparse.N
 
 
 def _add_engagements(
-    spark: "SparkSession", dataset: DatasetSettings, options: argparse.Namespace
+    spark: "SparkSession",
+    lake: LakeSettings,
+    dataset: DatasetSettings,
+    options: argparse.Namespace,
 ) -> bool:
     with program.progress(f"check and append batch {options.batch_id}"):
         rows = read_input(spark, options.input, options.format_in)
         checking.check_columns(rows, dataset, ignore_undeclared=options.ignore_undeclared)
+        staying = consent.leave_out(spark, lake, dataset, rows)
         appended = batches.add_engagements(
-            spark, dataset, rows, batch_id=options.batch_id, as_of=options.as_of
+            spark, dataset, staying, batch_id=options.batch_id, as_of=options.as_of
         )
     for reason, count in batches.quarantined(spark, dataset, options.batch_id).items():
         logger.warning("quarantine: %d rows of batch %s: %s", count, options.batch_id, reason)

@@ -18,22 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
-from jobs.lake import checking, schemas, tables
+from jobs.lake import checking, erasure, schemas, tables
 from jobs.lake.session import temporary_settings
 from jobs.lake.settings import DatasetSettings, is_table_name
 
 logger = logging.getLogger(__name__)
 
 _ELSEWHERE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+:", re.ASCII | re.IGNORECASE)
-
-# Rows of people who leave must be deleted for good: no marks instead of deletions, no copies of
-# values in the log, no feed of old rows.
-_PROPERTIES = {
-    "delta.enableDeletionVectors": "false",
-    "delta.dataSkippingNumIndexedCols": "0",
-    "delta.enableChangeDataFeed": "false",
-    "delta.autoOptimize.optimizeWrite": "true",  # one file per date and batch where they are small
-}
 
 _ARROW = {
     "date": pa.date32(),
@@ -50,7 +41,8 @@ def create_tables(spark: SparkSession, dataset: DatasetSettings) -> None:
     Raises
     ------
     SettingsError
-        If a table is there with other columns than the dataset file declares.
+        If a table is there with other columns than the dataset file declares, or one from which
+        a person could not be deleted for good.
     """
     table = dataset.table
     required = (table.event_date, table.user_id)
@@ -58,6 +50,14 @@ def create_tables(spark: SparkSession, dataset: DatasetSettings) -> None:
     _create(spark, table.quarantine, schemas.QUARANTINE, tuple(schemas.QUARANTINE))
     if table.opt_outs is not None:
         _create(spark, table.opt_outs, schemas.opt_outs(dataset), ("user_id",))
+    for location, person in schemas.personal(dataset).values():
+        erasure.require(tables.locate(location, spark), person)
+
+
+def create_purged(spark: SparkSession, dataset: DatasetSettings) -> None:
+    """Make the table of hashes of people who were purged: see `jobs.lake.consent`."""
+    assert dataset.table.purged is not None
+    _create(spark, dataset.table.purged, schemas.PURGED, tuple(schemas.PURGED))
 
 
 def add_engagements(
@@ -111,6 +111,15 @@ def quarantined(spark: SparkSession, dataset: DatasetSettings, batch_id: str) ->
     return {row["reason"]: row["count"] for row in counts}
 
 
+def append(rows: DataFrame, location: str, **options: str | int) -> None:
+    """Append rows to a table."""
+    writer = rows.write.format("delta").mode("append").options(**options)
+    if is_table_name(location):
+        writer.saveAsTable(location)
+    else:
+        writer.save(location)
+
+
 @contextmanager
 def writer_lock(location: str) -> Iterator[None]:
     """Be the only writer of a local table, waiting for another one to finish.
@@ -151,7 +160,7 @@ def _create(
             ),
             mode="ignore",
             partition_by=partition,
-            configuration=_PROPERTIES,
+            configuration=erasure.PROPERTIES,
         )
     found = {f.name: f.dataType.simpleString() for f in tables.read(spark, location).schema}
     if found != dict(columns):
@@ -173,7 +182,7 @@ def _create_in_catalog(
         f"`{column}` {kind}{' NOT NULL' if column in required else ''}"
         for column, kind in columns.items()
     ]
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in erasure.PROPERTIES.items())
     partitioned = f"PARTITIONED BY (`{partition}`)" if partition else ""
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {tables.quote(name)} ({', '.join(parts)}) USING delta "
@@ -185,12 +194,7 @@ def _append_once(spark: SparkSession, rows: DataFrame, location: str, batch_id: 
     """Append rows under the batch's name, unless the table has it already."""
     if holds(spark, location, batch_id):
         return False
-    writer = rows.write.format("delta").mode("append")
-    writer = writer.option("txnAppId", _transaction(batch_id)).option("txnVersion", 1)
-    if is_table_name(location):
-        writer.saveAsTable(location)
-    else:
-        writer.save(location)
+    append(rows, location, txnAppId=_transaction(batch_id), txnVersion=1)
     if not holds(spark, location, batch_id):
         raise LedgerConflictError(
             f"table {location}: its commit of batch {batch_id} was lost, because another program "

@@ -68,6 +68,12 @@ def check_columns(rows: DataFrame, dataset: DatasetSettings, *, ignore_undeclare
             )
 
 
+def user_ids(rows: DataFrame, dataset: DatasetSettings) -> Column:
+    """Read the users of a batch in their declared type; NULL where that cannot be done."""
+    name = dataset.table.user_id
+    return _read(F.col(f"`{name}`"), rows.schema[name].dataType, dataset.table.user_id_type)
+
+
 def accepted(rows: DataFrame, dataset: DatasetSettings, as_of: date) -> DataFrame:
     """Rows that keep every rule, with the columns and types of the engagement table.
 

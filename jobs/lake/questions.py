@@ -166,7 +166,7 @@ class Question:
 
     def noise_key(self, secret: bytes) -> bytes:
         """Derive the key of this one question: all that executors ever see of the secret."""
-        return _derive(secret, "noise", self.canonical)
+        return derive_key(secret, "noise", self.canonical)
 
     def require_secret(self, secret: bytes) -> None:
         """Refuse a secret that the question was not pinned under: it was replaced since."""
@@ -182,8 +182,7 @@ class Question:
 
         Without it an old snapshot would let rows be read in one period after another, for ever.
         """
-        table = self.dataset.table
-        oldest = today - timedelta(days=table.retention_days + table.purge_lag_days)
+        oldest = self.dataset.table.oldest_readable(today)
         if self.start < oldest:
             raise SettingsError(
                 f"question: window: begins on {self.start}, but rows of dataset "
@@ -210,10 +209,10 @@ class Question:
 
 def secret_id(secret: bytes) -> str:
     """Name a secret in public: tells two apart, tells nothing else."""
-    return _derive(secret, "id").hex()[:16]
+    return derive_key(secret, "id").hex()[:16]
 
 
-def _derive(secret: bytes, *label: str) -> bytes:
+def derive_key(secret: bytes, *label: str) -> bytes:
     """Derive a key for one use, from which the secret cannot be found."""
     return hmac.digest(secret, rng.encode_label("discreet", *label), "sha256")
 

@@ -40,6 +40,11 @@ QUARANTINE = {
     "row": "string",  # the row as it came, as JSON
 }
 
+PURGED = {
+    "user_hash": "string",  # see `jobs.lake.consent`
+    "secret_id": "string",
+}
+
 
 _NARROWER = {"bigint": ("int", "short", "byte")}  # integers that mean the same as 64-bit ones
 
@@ -55,6 +60,16 @@ def engagements(dataset: DatasetSettings) -> dict[str, str]:
 def opt_outs(dataset: DatasetSettings) -> dict[str, str]:
     """Columns of the table of users who opted out."""
     return {"user_id": dataset.table.user_id_type}
+
+
+def personal(dataset: DatasetSettings) -> dict[str, tuple[str, str]]:
+    """List the tables with rows about people by role: location, and the column that names them."""
+    table = dataset.table
+    places = {
+        "engagements": (table.engagements, table.user_id),
+        "quarantine": (table.quarantine, "row"),
+    }
+    return places | ({} if table.opt_outs is None else {"opt_outs": (table.opt_outs, "user_id")})
 
 
 def require(dataset: DatasetSettings, snapshot: Snapshot, used: Collection[str]) -> None:

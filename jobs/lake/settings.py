@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -147,6 +147,28 @@ class Secret(Table):
             raise ValueError("give exactly one of 'environment' and 'file'")
         return self
 
+    def read(self, root: str) -> bytes:
+        """Return the secret's bytes; see `LakeSettings.read_secret`."""
+        advice = "make one with `openssl rand -hex 32`"
+        if self.environment is not None:
+            where = f"environment variable {self.environment}"
+            text = os.environ.get(self.environment, "")
+        else:
+            where = f"secret file {self.file}"
+            try:
+                text = (Path(root) / str(self.file)).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                text = ""
+        if not text.strip():
+            raise SettingsError(f"secret: {where} is missing or empty; {advice}")
+        try:
+            secret = bytes.fromhex(text.strip())
+        except ValueError:
+            raise SettingsError(f"secret: {where} is not hexadecimal; {advice}") from None
+        if len(secret) < SECRET_BYTES or len(set(secret)) < SECRET_BYTES // 4:
+            raise SettingsError(f"secret: {where} is too short or too regular; {advice}")
+        return secret
+
 
 class Regions(Table):
     """The ledgers of other data centres, and how one allowance is kept in all of them.
@@ -186,6 +208,7 @@ class LakeSettings(Table):
     root: Text
     tables: LakeTables
     secret: Secret
+    opt_out_secret: Secret | None = None  # `secret` before its first rotation; see `consent`
     region: Name
     regions: Regions | None = None
 
@@ -216,25 +239,11 @@ class LakeSettings(Table):
         SettingsError
             If it is missing or shorter than 256 bits; the message never shows any part of it.
         """
-        advice = "make one with `openssl rand -hex 32`"
-        if self.secret.environment is not None:
-            where = f"environment variable {self.secret.environment}"
-            text = os.environ.get(self.secret.environment, "")
-        else:
-            where = f"secret file {self.secret.file}"
-            try:
-                text = self.secret_path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError):
-                text = ""
-        if not text.strip():
-            raise SettingsError(f"secret: {where} is missing or empty; {advice}")
-        try:
-            secret = bytes.fromhex(text.strip())
-        except ValueError:
-            raise SettingsError(f"secret: {where} is not hexadecimal; {advice}") from None
-        if len(secret) < SECRET_BYTES or len(set(secret)) < SECRET_BYTES // 4:
-            raise SettingsError(f"secret: {where} is too short or too regular; {advice}")
-        return secret
+        return self.secret.read(self.root)
+
+    def read_opt_out_secret(self) -> bytes:
+        """Return the secret by which people who were purged are known: it outlives a rotation."""
+        return (self.opt_out_secret or self.secret).read(self.root)
 
 
 # --- a dataset ------------------------------------------------------------------------------------
@@ -254,6 +263,15 @@ class EngagementTable(Table):
     retention_days: Days
     purge_lag_days: Annotated[StrictInt, Field(ge=0, le=36_525)]
     bounding_salt: Text
+
+    @property
+    def purged(self) -> str | None:
+        """Where hashes of people whose rows were purged are kept: beside the opt-outs."""
+        return None if self.opt_outs is None else f"{self.opt_outs.rstrip('/')}_purged"
+
+    def oldest_readable(self, today: date) -> date:
+        """First date of which rows may still be read, and still be anywhere, on a day."""
+        return today - timedelta(days=self.retention_days + self.purge_lag_days)
 
 
 class Column(Table):

@@ -103,6 +103,15 @@ def get(lake: LakeSettings, dataset: DatasetSettings, snapshot_id: int) -> Snaps
     return published[snapshot_id - 1]
 
 
+def by_dataset(lake: LakeSettings) -> dict[str, list[Snapshot]]:
+    """List all published snapshots of every dataset, in the order of their ids."""
+    log = commits.open_if_exists(lake.tables.snapshots)
+    published: dict[str, list[Snapshot]] = {}
+    for row in _rows(log) if log is not None else []:
+        published.setdefault(row["dataset"], []).append(_snapshot(lake, row))
+    return published
+
+
 def find(lake: LakeSettings, dataset: DatasetSettings, as_of: date) -> Snapshot | None:
     """Return the snapshot that stands for a date, or None."""
     log = commits.open_if_exists(lake.tables.snapshots)
@@ -155,10 +164,14 @@ def _all(lake: LakeSettings, dataset: DatasetSettings) -> list[Snapshot]:
 
 def _published(log: DeltaTable, lake: LakeSettings, dataset: str) -> list[Snapshot]:
     """Read the snapshots of a dataset, in the order of their ids."""
+    return [_snapshot(lake, row) for row in _rows(log) if row["dataset"] == dataset]
+
+
+def _rows(log: DeltaTable) -> list[dict[str, Any]]:
+    """Read the whole table, in the order of the ids."""
     query = QueryBuilder().register("snapshots", log)
     found = query.execute("SELECT * FROM snapshots ORDER BY snapshot_id")
-    rows = commits.to_rows(pa.RecordBatchReader.from_stream(found).read_all())
-    return [_snapshot(lake, row) for row in rows if row["dataset"] == dataset]
+    return commits.to_rows(pa.RecordBatchReader.from_stream(found).read_all())
 
 
 def _snapshot(lake: LakeSettings, row: Mapping[str, Any]) -> Snapshot:

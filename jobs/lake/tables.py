@@ -125,6 +125,11 @@ def state(location: str, version: int | None = None) -> TableState:
     )
 
 
+def holds_files(source: TableState) -> bool:
+    """Whether a state has any file: one without has no row."""
+    return bool(_active_files(_open(source.location, source.version)))
+
+
 def columns(source: TableState) -> dict[str, str]:
     """List the columns of a state with their types as Spark SQL names them: from the log alone."""
     fields = _open(source.location, source.version).schema().fields
@@ -154,7 +159,8 @@ def verify(snapshot: Snapshot) -> None:
         if problem is not None:
             raise ClaimError(
                 f"snapshot {snapshot.snapshot_id}: {role} at {published.location}: {problem}; "
-                f"publish a new snapshot with jobs/ingest_engagements.py --publish"
+                f"ask about the newest snapshot, or publish one with "
+                f"jobs/ingest_engagements.py --publish"
             )
 
 
@@ -228,4 +234,4 @@ def _difference(published: TableState) -> str | None:
     found = stored.get_file_info(FileSelector("", recursive=True))
     present = {(info.path, info.size) for info in found}
     wanted = {(unquote(path), size) for path, size, _ in _active_files(table)}
-    return None if wanted <= present else "files of it were removed (VACUUM)"
+    return None if wanted <= present else "files of it were removed (purged, or VACUUM)"

@@ -2,17 +2,20 @@
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from deltalake import write_deltalake
 
 from jobs import doctor
 from jobs.doctor import Finding
 from jobs.lake import runtime
 from jobs.lake.settings import LakeSettings
+from tests import lakes
 
 
 @pytest.fixture
@@ -115,3 +118,18 @@ def test_it_starts_on_a_bare_python() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert "cannot be read without pydantic" in answer.stdout
+
+
+def test_rows_past_their_retention_are_found(tmp_path: Path, secret: bytes) -> None:
+    small = lakes.make(tmp_path / "lake", secret)
+    conf = Path(small.lake.source)
+    assert wrong(doctor.check_retention(conf)) == {}
+    place = small.dataset.table.engagements
+    shutil.rmtree(place)
+    rows = lakes.engagement_table(small.dataset, [lakes.watched("u1")])  # of 2024
+    write_deltalake(place, rows, partition_by="event_date")
+    finding = wrong(doctor.check_retention(conf))["retention of clips"]
+    assert finding.found.startswith("rows from before 20")
+    assert finding.fix == "python -m jobs.purge_expired --dataset clips"
+    (conf.parent / "datasets" / "clips.toml").write_text("name = 1")
+    assert "clips.toml" in wrong(doctor.check_retention(conf))["dataset clips"].found
