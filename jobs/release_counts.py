@@ -137,7 +137,7 @@ def release_counts(
     stored. Whatever happens in between can waste budget, not overspend it.
     """
     dataset.allowance(analyst)
-    ledger = Ledger(lake.tables.ledger, lake.region, clock)
+    ledger = claims.open_ledger(lake, clock)
     earlier = ledger.find(run_id) if run_id else None
     if earlier:  # as it was pinned: what is stored needs no secret any more
         pinned, secret_id = _first_snapshot(earlier, snapshot_id), _first_secret(earlier)

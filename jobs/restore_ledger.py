@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_udfs.errors import InvalidParameterError
-from jobs.lake import backups, program, replication, reports, torn, witnesses
+from jobs.lake import backups, program, releases, replication, reports, torn, witnesses
 from jobs.lake.entries import Entry
 from jobs.lake.ledger import Ledger, utc_now
 from jobs.lake.settings import LakeSettings, load_lake
@@ -81,6 +81,8 @@ def require_alone(lake: LakeSettings, ledger: Ledger) -> None:
             f"--alone: [regions.ledgers] names {', '.join(lake.regions.ledgers)}: run "
             f"jobs.replicate_ledger, or take out of the settings what is gone for good"
         )
+    if not ledger.exists() and releases.manifests(lake.tables.releases):
+        ledger.restore([])  # all that is known is what the answers know
     if not ledger.is_restored():
         raise InvalidParameterError("--alone: the ledger was not restored, so it is complete")
 

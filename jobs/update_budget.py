@@ -9,8 +9,8 @@ What is left out stays. The next period begins with the allowance of the dataset
 import argparse
 
 from dp_udfs.errors import InvalidParameterError
-from jobs.lake import accounts, guarantees, options, program, reports
-from jobs.lake.ledger import Ledger, utc_now
+from jobs.lake import accounts, claims, guarantees, options, program, reports
+from jobs.lake.ledger import utc_now
 from jobs.lake.settings import load_dataset, load_lake
 
 
@@ -19,7 +19,7 @@ def main(arguments: argparse.Namespace) -> None:
     lake = load_lake(arguments.conf)
     dataset = load_dataset(arguments.dataset, lake)
     account = accounts.account_of(lake, dataset)
-    ledger = Ledger(lake.tables.ledger, lake.region)
+    ledger = claims.open_ledger(lake)
     change = {"units": arguments.units, "calls": arguments.calls, "mode": arguments.mode}
     if all(value is None for value in change.values()):
         raise InvalidParameterError("nothing to change: give --units, --calls or --mode")

@@ -4,10 +4,34 @@ The release job and the repair program end claims by this one rule, so it does n
 them comes first, nor how often.
 """
 
+from collections.abc import Callable
+from datetime import datetime
+
 from dp_udfs.budget import NOTHING, Loss
-from dp_udfs.errors import ClaimError
-from jobs.lake.ledger import Allocation, Ledger
+from dp_udfs.errors import ClaimError, SettingsError
+from jobs.lake import releases
+from jobs.lake.ledger import Allocation, Ledger, utc_now
 from jobs.lake.releases import Release
+from jobs.lake.settings import LakeSettings
+
+
+def open_ledger(lake: LakeSettings, clock: Callable[[], datetime] = utc_now) -> Ledger:
+    """Open the lake's ledger; the first account makes it, but not where one is gone.
+
+    Raises
+    ------
+    SettingsError
+        If there is none though answers are stored: they were charged in one, and a new one would be
+        a second allowance.
+    """
+    ledger = Ledger(lake.tables.ledger, lake.region, clock)
+    if not ledger.exists() and releases.manifests(lake.tables.releases):
+        raise SettingsError(
+            f"there is no ledger at {lake.tables.ledger}, though the answers at "
+            f"{lake.tables.releases} were charged in one; check the paths, or bring it back: "
+            f"jobs.restore_ledger --from BACKUP, or --alone REASON without a backup"
+        )
+    return ledger
 
 
 def publish(ledger: Ledger, claim: Allocation, answer: Release) -> Loss:

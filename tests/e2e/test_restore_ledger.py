@@ -237,6 +237,20 @@ def test_what_a_period_that_is_over_has_lost_is_written_down(
     assert wrong(small) == []
 
 
+def test_a_ledger_that_is_gone_is_not_made_anew_beside_its_answers(
+    drill: Drill, small: SmallLake, run: Run
+) -> None:
+    lose(small, "ledger")
+    refused = drill.run(small, question={"window": {"days": 3}})
+    assert "there is no ledger" in refused.answer["message"]
+    assert "--from BACKUP" in refused.answer["message"]
+    said = json.loads(run("restore_ledger", "--alone", "there was no backup").out)
+    assert [row["analyst"] for row in said["rows"]] == ["marketing", "research"]
+    assert left(small, "marketing") == left(small, "research") == 3000 - 6
+    assert wrong(small) == []
+    assert drill.run(small, question={"window": {"days": 3}}).rows
+
+
 # --- other regions --------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -118,17 +119,19 @@ def test_a_damaged_answer_is_none(crashed: SmallLake) -> None:
     assert crashed.entries("release") == []
 
 
-def test_a_label_is_not_published_with_other_numbers(
-    drill: Drill, small: SmallLake, secret: bytes
-) -> None:
-    drill.run(small)
+def test_a_label_is_not_published_with_other_numbers(drill: Drill, small: SmallLake) -> None:
+    label = drill.run(small).answer["label"]
+    answer = releases.find(small.lake.tables.releases, label)
+    assert answer is not None
+    rows = answer.rows.set_column(
+        answer.rows.schema.get_field_index("noisy_count"),
+        answer.rows.schema.field("noisy_count"),
+        pa.compute.add(answer.rows["noisy_count"], 1),
+    )
+    changed = replace(answer, rows=rows, digest=releases._digest(rows))  # as changed code gives
     shutil.rmtree(small.lake.tables.releases)
-    (small.root / "conf" / "secret").write_text(bytes(reversed(secret)).hex())
     drill.killed(small, "research", at="after Ledger.allocate", run_id="r-002")
-    other = drills.copy(small, small.root.with_name("other"))
-    shutil.rmtree(other.lake.tables.ledger)
-    assert drill.run(other, "research").rows
-    Path(other.lake.tables.releases).rename(small.lake.tables.releases)
+    releases.write(small.lake.tables.releases, small.question(**drills.TOP_3), changed)
     assert settled(small, SOON) == {"r-002": (OPEN, RESERVE)}
     assert settled(small) == {"r-002": (EXPIRED, RESERVE)}
     assert len(small.entries("release")) == 1
