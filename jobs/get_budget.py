@@ -27,6 +27,7 @@ def main(arguments: argparse.Namespace) -> None:
     if ledger.exists():
         claims = ledger.claims(arguments.analyst, account)
         blocks = ledger.blocks(account)
+    notes = accounts.notes(dataset, budget)
     over_blocks = guarantees.over_blocks(dataset, blocks)
     facts = {
         **accounts.facts(budget),
@@ -34,8 +35,9 @@ def main(arguments: argparse.Namespace) -> None:
         **({"optimum": guarantees.optimum(dataset, budget)} if arguments.optimum else {}),
         **({"blocks": {each.block_id: str(each.filter.left) for each in blocks}} if blocks else {}),
         **({"over_blocks": over_blocks} if over_blocks else {}),
-        **accounts.notes(dataset, budget),
+        **notes,
     }
+    program.warn(notes.get("warning"))
     reports.show(arguments, shown(claims, budget), facts)
 
 

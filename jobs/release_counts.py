@@ -93,6 +93,7 @@ def main(arguments: argparse.Namespace) -> None:
         run_id=arguments.run_id,
         snapshot_id=arguments.snapshot,
     )
+    program.warn(outcome.notes.get("warning"))
     reports.show(arguments, shown(outcome.rows), facts(outcome))
 
 

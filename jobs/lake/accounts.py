@@ -208,8 +208,6 @@ def differences(dataset: DatasetSettings, budget: Budget) -> str | None:
 def warning(dataset: DatasetSettings, budget: Budget) -> str | None:
     """Warn when an allowance is used to the share that the dataset file names, or beyond."""
     share = dataset.budget.warn_at
-    if share is None:
-        return None
     amounts = {
         "units": (budget.used.units, budget.units),
         "calls": (budget.used.calls, budget.calls),

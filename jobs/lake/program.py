@@ -130,6 +130,12 @@ def complain(message: str, code: int) -> int:
     return code
 
 
+def warn(message: str | None) -> None:
+    """Write a warning's one line to stderr, if there is one; the work goes on."""
+    if message:
+        sys.stderr.write(f"warning: {message}\n")
+
+
 def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
     """Log this project's own lines to stderr, and of libraries (or if quiet) only warnings."""
     handler = logging.StreamHandler()

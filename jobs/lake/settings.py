@@ -318,7 +318,8 @@ class Budget(Table):
     """What an analyst may learn in one period; no key that moves privacy has a default.
 
     `mode` is "enforce", or "track": then everything is recorded, nothing refused and nothing
-    guaranteed. From the share `warn_at` of an allowance on, answers come with a warning.
+    guaranteed. From the share `warn_at` of an allowance on (0.8 unless set), answers and balances
+    come with a warning.
     """
 
     mode: Literal["enforce", "track"]
@@ -329,7 +330,7 @@ class Budget(Table):
     calls: PositiveInt
     period: Literal["month"] | Days
     gaussian: StrictBool
-    warn_at: Share | None = None
+    warn_at: Share = 0.8
 
 
 class BlockSettings(Table):

@@ -67,6 +67,16 @@ def test_claims_and_blocks_are_shown(small: SmallLake, run: Any) -> None:
     assert run("check_budget", "--block", "2024=0.25").code == 0
 
 
+def test_a_warning_is_a_line_on_stderr_and_a_field(small: SmallLake, run: Any) -> None:
+    assert run("get_budget").err == ""
+    run("update_budget", "--units", "26", "--reason", "few")
+    account = accounts.account_of(small.lake, small.dataset)
+    small.ledger().allocate("r1", analyst="marketing", dataset=account, units=21, calls=1)
+    ended = run("get_budget", "--format", "json")
+    assert ended.err == "warning: 21 of 26 units are used or reserved (warn_at = 0.8)\n"
+    assert json.loads(ended.out)["warning"] in ended.err
+
+
 @pytest.mark.parametrize(
     ("program", "options", "words"),
     [
