@@ -132,6 +132,10 @@ def check_lake(conf: Path) -> Iterator[Finding]:
 
     for name, location in lake.tables.model_dump().items():
         yield _check_folder(f"{name} table", location)
+        if Path(location).is_dir():
+            mode = stat.S_IMODE(Path(location).stat().st_mode)
+            fix = f"chmod o-rwx {_quoted(Path(location))}"
+            yield Finding(f"{name} table's mode", not mode & stat.S_IRWXO, f"{mode:o}", fix)
 
 
 def check_retention(conf: Path) -> Iterator[Finding]:

@@ -12,18 +12,26 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from dp_udfs.errors import SettingsError
+from dp_udfs.errors import LedgerConflictError, SettingsError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_TRY = CommitProperties(max_commit_retries=0)
 
 
 def open_if_exists(path: str | Path) -> DeltaTable | None:
-    """Open a table at its newest version, or return None where there is none."""
+    """Open a table at its newest version, or return None where there is none.
+
+    Raises
+    ------
+    SettingsError
+        If there is something that cannot be read.
+    """
     try:
         return DeltaTable(str(path))
     except TableNotFoundError:
         return None
+    except (DeltaError, OSError) as error:
+        raise unusable(path, error) from None
 
 
 def open_or_create(path: str | Path, schema: pa.Schema) -> DeltaTable:
@@ -32,20 +40,29 @@ def open_or_create(path: str | Path, schema: pa.Schema) -> DeltaTable:
     Raises
     ------
     SettingsError
-        If it is of a newer version of this program.
+        If it cannot be used, or is of a newer version of this program.
+    LedgerConflictError
+        If somebody has made it a table whose rows can be changed.
     """
     table = open_if_exists(path)
     if table is not None:
+        if table.metadata().configuration.get("delta.appendOnly") != "true":
+            raise LedgerConflictError(
+                f"the table at {path} is no longer protected: delta.appendOnly is not 'true'; find "
+                f"out who changed it, verify the rows, then set it back"
+            )
         bring_up_to_date(table, schema)
         return table
     try:
+        if "://" not in str(path):  # what analysts are told is not for everybody on the machine
+            Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
         return DeltaTable.create(
             str(path), Schema.from_arrow(schema), configuration={"delta.appendOnly": "true"}
         )
-    except DeltaError:  # another process made it first; else the error stands
+    except (DeltaError, OSError) as error:  # another process made it first; else the error stands
         table = open_if_exists(path)
         if table is None:
-            raise
+            raise unusable(path, error) from None
         return table
 
 
@@ -93,14 +110,27 @@ def widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def try_append(table: DeltaTable, rows: pa.Table) -> bool:
-    """Append if nobody else has since `table` was read; durable on a local disk when it returns."""
+    """Append if nobody else has since `table` was read; durable on a local disk when it returns.
+
+    Raises
+    ------
+    SettingsError
+        If the table cannot be written.
+    """
     before = table.version()
     try:
         write_deltalake(table, rows, mode="append", commit_properties=_ONE_TRY)
     except CommitFailedError:
         return False
+    except (DeltaError, OSError) as error:
+        raise unusable(table.table_uri, error) from None
     make_durable(table.table_uri, before + 1, table.version())
     return True
+
+
+def unusable(path: str | Path, error: Exception) -> SettingsError:
+    """Say that a table cannot be read or written, and the first line of why."""
+    return SettingsError(f"the table at {path} cannot be used: {str(error).partition(chr(10))[0]}")
 
 
 def make_durable(location: str, first: int, last: int) -> None:

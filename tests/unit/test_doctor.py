@@ -47,6 +47,15 @@ def test_the_command_for_a_missing_secret_makes_one(lake: LakeSettings) -> None:
     assert wrong(doctor.check_lake(Path(lake.source))) == {}
 
 
+def test_a_table_that_everybody_can_read_is_wrong(lake: LakeSettings) -> None:
+    folder = Path(lake.tables.releases)
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    finding = wrong(doctor.check_lake(Path(lake.source)))["releases table's mode"]
+    subprocess.run(["sh", "-c", finding.fix], check=True)
+    assert wrong(doctor.check_lake(Path(lake.source))) == {}
+
+
 def test_a_secret_that_others_can_read_is_wrong(lake: LakeSettings) -> None:
     lake.secret_path.chmod(0o640)
     finding = wrong(doctor.check_lake(Path(lake.source)))["secret's mode"]

@@ -308,6 +308,12 @@ def test_any_printable_name_is_only_text(ledger: Ledger, tmp_path: Path, name: s
     assert [path.name for path in tmp_path.iterdir()] == ["ledger"]
 
 
+@pytest.mark.parametrize("region", ["", "../x", "a/b", "a'b", "West", "\u00fc", "a b", "a:b"])
+def test_a_region_is_a_plain_word(tmp_path: Path, region: str) -> None:
+    with pytest.raises(InvalidParameterError, match="small letters, digits and hyphens"):
+        Ledger(tmp_path / "ledger", region)
+
+
 @pytest.mark.parametrize("amount", [-1, 0.5, True, "3", None])
 def test_amounts_are_whole_numbers(ledger: Ledger, amount: Any) -> None:
     with pytest.raises(InvalidParameterError):
