@@ -8,17 +8,19 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dp_udfs.errors import PrivacyError
-from jobs.lake.runtime import package_folder, spark_home
+from jobs.lake.runtime import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
+
+_stages: list[ExitStack] = []  # that are going on, the outermost first
 
 ENGINES = ("pyspark", "py4j", "grpc", "pyarrow", "deltalake", "_internal")  # last: in delta-rs
 
@@ -52,6 +54,7 @@ def get_session(app_name: str, settings: Mapping[str, str] | None = None) -> "Sp
         from pyspark.sql import SparkSession
     except ImportError:
         raise EngineError("PySpark is not installed; run `make install`") from None
+    _disable_query_logs()
 
     try:
         return SparkSession.active()
@@ -142,21 +145,28 @@ def shows_values() -> bool:
 @contextmanager
 def _no_query_logs() -> Iterator[None]:
     """Keep PySpark from logging the text of a failed query's error by itself."""
-    if package_folder("pyspark") is None or shows_values():
-        yield
+    with ExitStack() as stage:
+        _stages.append(stage)
+        try:
+            _disable_query_logs()
+            yield
+        finally:
+            _stages.remove(stage)
+
+
+def _disable_query_logs() -> None:
+    """Switch them off until the outermost stage ends; PySpark that is not loaded yet logs nothing.
+
+    It is not loaded for this: that takes longer than all that `get_budget` does.
+    """
+    if not _stages or "pyspark" not in sys.modules or shows_values():
         return
     from pyspark.logger import PySparkLogger
 
-    names = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-    loggers = [PySparkLogger.getLogger(name) for name in names]
-    before = [log.disabled for log in loggers]
-    for log in loggers:
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        log = PySparkLogger.getLogger(name)
+        _stages[0].callback(setattr, log, "disabled", log.disabled)
         log.disabled = True
-    try:
-        yield
-    finally:
-        for log, was_disabled in zip(loggers, before, strict=True):
-            log.disabled = was_disabled
 
 
 def _is_local() -> bool:

@@ -1,6 +1,8 @@
 """The programs that show, check and change budgets, run as people run them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,15 @@ def test_a_budget_is_shown_checked_and_changed(small: SmallLake, run: Any) -> No
     fits = run("check_budget", "--units", "3001", "--format", "json")
     assert (fits.code, json.loads(fits.out)["fits"]) == (0, True)
     assert small.entries("override")[0]["reason"] == "one more"
+
+
+def test_a_balance_is_shown_without_loading_what_takes_long(small: SmallLake) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "jobs.get_budget", "--dataset", "clips"]
+    command += ["--analyst", "marketing", "--conf", small.lake.source]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "jobs.lake.ledger" in loaded
+    assert not {"pyspark", "py4j", "pandas", "scipy", "dp_accounting"} & loaded
 
 
 def test_a_dry_run_changes_nothing(small: SmallLake, run: Any) -> None:

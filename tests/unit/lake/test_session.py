@@ -1,7 +1,9 @@
 """What the session decides without a Spark to ask."""
 
+import logging
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -59,6 +61,29 @@ def test_engine_errors_lose_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
         raise pa.ArrowInvalid("a secret title")
     assert "a secret title" not in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+def test_the_logs_of_failed_queries_are_off_while_a_stage_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DISCREET_OPERATOR_LOG", raising=False)
+    log = logging.getLogger("SQLQueryContextLogger")
+    with errors_without_values("the program"):
+        monkeypatch.setitem(sys.modules, "pyspark", ModuleType("pyspark"))  # loaded meanwhile
+        logger = ModuleType("pyspark.logger")
+        logger.PySparkLogger = logging  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "pyspark.logger", logger)
+        assert not log.disabled
+        with errors_without_values("counting"):
+            assert log.disabled
+        assert log.disabled
+    assert not log.disabled
+    with errors_without_values("counting"):
+        assert log.disabled
+    assert not log.disabled
+    monkeypatch.setenv("DISCREET_OPERATOR_LOG", "warn")
+    with errors_without_values("counting"):
+        assert not log.disabled
 
 
 def test_other_errors_stay_as_they_are() -> None:
