@@ -11,7 +11,7 @@ from dp_udfs.checks import Real
 from dp_udfs.errors import InvalidParameterError
 
 NANO = 10**9  # a curve counts billionths of epsilon
-LARGEST_NANO = 2**62  # so that sums stay whole numbers of 64 bits in every reader of the ledger
+LARGEST = 2**62  # so that sums stay whole numbers of 64 bits in every reader of the ledger
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class Loss:
 
     def __post_init__(self) -> None:
         checks.non_negative_integers(units=self.units, calls=self.calls)
+        if max(self.units, self.calls) > LARGEST:
+            raise InvalidParameterError(
+                f"more than {LARGEST} units or calls: no ledger can hold them; take a smaller "
+                f"epsilon, or a larger delta"
+            )
 
     def __add__(self, other: "Loss") -> "Loss":
         return Loss(self.units + other.units, self.calls + other.calls)
@@ -72,7 +77,7 @@ class RenyiCurve:
     nano: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        whole = all(type(value) is int and abs(value) <= LARGEST_NANO for value in self.nano)
+        whole = all(type(value) is int and abs(value) <= LARGEST for value in self.nano)
         if not self.nano or not whole:
             raise InvalidParameterError(
                 f"curve = {self.nano!r:.80} must be whole billionths of epsilon, one per alpha"

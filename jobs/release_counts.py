@@ -79,11 +79,7 @@ def main(arguments: argparse.Namespace) -> None:
     settings = options.read_question(arguments)
     dataset = load_dataset(settings.dataset, lake)
     if arguments.dry_run:
-        question = questions.pin(lake, dataset, settings, arguments.snapshot)
-        _require_readable(question, day_in(dataset.table.time_zone, utc_now()))
-        reports.show(
-            arguments, [], {"question": question.describe(), "reserve": str(question.reserve)}
-        )
+        reports.show(arguments, [], dry_run(lake, dataset, settings, arguments))
         return
     outcome = release_counts(
         lake,
@@ -95,6 +91,24 @@ def main(arguments: argparse.Namespace) -> None:
     )
     program.warn(outcome.notes.get("warning"))
     reports.show(arguments, shown(outcome.rows), facts(outcome))
+
+
+def dry_run(
+    lake: LakeSettings,
+    dataset: DatasetSettings,
+    settings: QuestionSettings,
+    arguments: argparse.Namespace,
+) -> dict[str, str]:
+    """Check and price a question as the run itself would; nothing is written."""
+    now, named = utc_now(), questions.secret_id(lake.read_secret())
+    question = questions.pin(lake, dataset, settings, arguments.snapshot, named)
+    ledger = Ledger(lake.tables.ledger, lake.region)
+    budget = accounts.get_budget(ledger, dataset, question.account, arguments.analyst, now)
+    _require_readable(question, day_in(dataset.table.time_zone, now))
+    if ledger.exists():
+        slices.require_settings(question, ledger.blocks(question.account))
+    price = accounts.price(question, budget.terms)
+    return {"question": question.describe(), "reserve": str(price)}
 
 
 def release_counts(
@@ -249,6 +263,7 @@ def _next_name(ledger: Ledger, fingerprint: str) -> str:
 
 def _blocks(ledger: Ledger, question: Question) -> Mapping[str, RenyiCurve]:
     """Say what is taken of each privacy block: nothing for an answer that is out already."""
+    slices.require_settings(question, ledger.blocks(question.account))
     published = {p.label for p in ledger.released_labels(dataset=question.account)}
     if question.dataset.blocks is None or question.label in published:
         return {}

@@ -125,7 +125,8 @@ def over_blocks(dataset: DatasetSettings, blocks: Sequence[Block]) -> str | None
     epsilon, delta = sum(promise[0] for promise in known), sum(promise[1] for promise in known)
     return (
         f"({epsilon:.2f}, {min(1.0, delta):.1e})-DP for a person in all {len(known)} blocks, to "
-        f"all analysts and models together; deltas of their claims come on top"
+        f"all analysts and models together, by what was allocated since the blocks were opened; "
+        f"deltas of their claims come on top"
     )
 
 

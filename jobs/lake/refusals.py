@@ -13,7 +13,7 @@ from dp_udfs.errors import BudgetExhaustedError
 from jobs.lake.balances import Allocation
 from jobs.lake.budgets import PURE, Account, Block, Mode
 
-NAMED = 3  # claims that a message names, the largest first
+NAMED = 3  # claims that a message names, the largest first; and places that are short
 
 Spenders = Callable[[str, str], Sequence[Allocation]]  # the claims of an analyst on a dataset
 
@@ -122,19 +122,25 @@ def explain(
     enforced = [each for each in short if each.mode != "track"]
     name = details.get("dataset_name")
     explained = []
-    for each in enforced:
+    for each in enforced[:NAMED]:
         owner = each.account if isinstance(each, ShortAccount) else each.block
         claims = spenders(analyst, owner.dataset) if analyst else ()
         explained.append(each.explain(claims, name))
     if len(explained) == 1:
         return explained[0]
     first = explained[0]
-    return type(first)("; and ".join(map(str, explained)), **first.facts)
+    return type(first)(_joined(explained, len(enforced)), **first.facts)
 
 
 def note(short: Sequence[Shortage]) -> str | None:
     """Say what mode "track" let pass; None where nothing was short."""
-    return f"would have been refused: {'; and '.join(map(str, short))}" if short else None
+    return f"would have been refused: {_joined(short[:NAMED], len(short))}" if short else None
+
+
+def _joined(said: Sequence[object], short: int) -> str:
+    """Put what is said of the first few places on one line, and how many more are short."""
+    more = [f"{short - len(said)} more are short"] if short > len(said) else []
+    return "; and ".join([*map(str, said), *more])
 
 
 def _named(claim: Allocation, amount: str) -> str:

@@ -5,11 +5,13 @@ can cost at most from each block that its window touches, in the entry that take
 analyst's account.
 """
 
+from collections.abc import Sequence
 from datetime import date, timedelta
 
 from dp_udfs import curves
 from dp_udfs.budget import RenyiCurve
 from dp_udfs.errors import SettingsError
+from jobs.lake.budgets import Block
 from jobs.lake.decisions import BlockOpening
 from jobs.lake.questions import Question
 from jobs.lake.settings import BlockSettings, DatasetSettings
@@ -61,6 +63,22 @@ def demands(question: Question) -> dict[str, RenyiCurve]:
     )
     demand = RenyiCurve.demand(loss)
     return {block.block_id: demand for block in opened}
+
+
+def require_settings(question: Question, opened: Sequence[Block]) -> None:
+    """Refuse a dataset file without blocks for a table that has some: none may go round them.
+
+    Raises
+    ------
+    SettingsError
+        If such blocks are open; a second file over the same table must state them too.
+    """
+    dataset = question.dataset
+    if dataset.blocks is None and any("days" in block.details for block in opened):
+        raise SettingsError(
+            f"dataset {dataset.name}: blocks: missing, but its table has privacy blocks in the "
+            f"ledger, which bound what everybody learns from it; write them into this file too"
+        )
 
 
 def _capacity(dataset: DatasetSettings, blocks: BlockSettings) -> RenyiCurve:

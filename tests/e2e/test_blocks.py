@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dp_udfs.budget import NOTHING
-from dp_udfs.errors import BudgetExhaustedError
+from dp_udfs.errors import BudgetExhaustedError, SettingsError
 from jobs import release_counts
-from jobs.lake import slices
+from jobs.lake import refusals, slices
 from tests import lakes, release_drill
 from tests.conftest import TEST_SECRET
 from tests.lakes import SmallLake
@@ -79,6 +79,27 @@ def test_a_run_that_is_tried_again_keeps_the_blocks_it_took(clips: SmallLake) ->
     clips.release(None, run_id="nightly", **TOP)
     assert len(clips.entries("allocate")) == 1
     assert all(block.filter.left.epsilons == (4.5,) for block in clips.ledger().blocks())
+
+
+def test_a_settings_file_without_blocks_cannot_go_round_those_of_its_table(
+    clips: SmallLake,
+) -> None:
+    clips.release(None, **TOP)
+    whole, left = clips.dataset, [block.filter.left for block in clips.ledger().blocks()]
+    clips.dataset = whole.model_copy(update={"blocks": None})
+    with pytest.raises(SettingsError, match=r"dataset clips: blocks: missing"):
+        clips.release(None, "research", **TOP | {"k": 2, "max_candidates": 3})
+    assert len(clips.entries("allocate")) == 1
+    assert [block.filter.left for block in clips.ledger().blocks()] == left
+
+
+def test_a_refusal_names_the_first_few_of_many_blocks(clips: SmallLake) -> None:
+    clips.release(None, **TOP)
+    assert len(clips.ledger().blocks()) == 6
+    with pytest.raises(BudgetExhaustedError) as refused:
+        clips.release(None, **TOP | {"max_candidates": 5})
+    assert str(refused.value).count("asked for") == refusals.NAMED
+    assert str(refused.value).endswith("; and 3 more are short")
 
 
 def _interrupted(*_: Any) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from jobs.lake import accounts
+from jobs.lake.ledger import utc_now
 from tests import lakes, programs
 from tests.conftest import TEST_SECRET
 from tests.lakes import SmallLake, watched
@@ -488,3 +491,14 @@ def test_a_dry_run_says_the_price_and_spends_nothing(small: SmallLake, run: Run)
     assert "units and 1 call" in json.loads(ended.out)["reserve"]
     assert nothing_was_spent(small)
     assert run("--dry-run", analyst="marketing", k="0").code == 2
+    assert run("--dry-run", analyst="nobody").code == 2
+
+
+def test_a_dry_run_prices_in_the_units_of_the_account(small: SmallLake, run: Run) -> None:
+    first = json.loads(run("--dry-run", format="json").out)["reserve"]
+    account = small.question(k=5, max_candidates=12).account
+    terms = replace(accounts.terms_of(small.dataset), epsilon="0.5")  # a third of the file's
+    month = utc_now().date().replace(day=1)
+    small.ledger().open_account("marketing", account, month, 900, 9, terms=terms)
+    again = json.loads(run("--dry-run", format="json").out)["reserve"]
+    assert (first, again) == ("11 units and 1 call", "99 units and 1 call")

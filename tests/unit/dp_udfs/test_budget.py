@@ -35,5 +35,10 @@ def test_a_loss_is_never_negative_or_broken() -> None:
             Loss(units, 0)  # type: ignore[arg-type]
 
 
+def test_a_loss_beyond_what_a_ledger_can_hold_is_refused() -> None:
+    with pytest.raises(InvalidParameterError, match="no ledger can hold"):
+        Loss(1, 2**62 + 1)
+
+
 def test_a_loss_reads_as_a_sentence() -> None:
     assert str(Loss(21, 1)) == "21 units and 1 call"
