@@ -102,7 +102,7 @@ def dry_run(
     """Check and price a question as the run itself would; nothing is written."""
     now, named = utc_now(), questions.secret_id(lake.read_secret())
     question = questions.pin(lake, dataset, settings, arguments.snapshot, named)
-    ledger = Ledger(lake.tables.ledger, lake.region)
+    ledger = claims.open_ledger(lake)
     budget = accounts.get_budget(ledger, dataset, question.account, arguments.analyst, now)
     _require_readable(question, day_in(dataset.table.time_zone, now))
     if ledger.exists():

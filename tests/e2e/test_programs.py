@@ -288,6 +288,8 @@ def test_a_refusal_ends_with_code_3_and_says_what_is_left_until_when(
 def answered(small: SmallLake, monkeypatch: pytest.MonkeyPatch) -> SmallLake:
     """The lake on which the question was answered, and where nothing can be computed any more."""
     question = small.question(**ANSWERED)
+    account = question.account, "research", utc_now()
+    accounts.open_account(small.ledger(), small.dataset, *account)  # or it would be gone
     from dp_udfs import pandas_udfs
     from jobs.lake import releases
 
