@@ -42,5 +42,9 @@ class BudgetExhaustedError(PrivacyError):
         self.facts = facts
 
 
+class BudgetWaitingError(BudgetExhaustedError):
+    """A demand that waits for budget to be unlocked: ask again later, under the same name."""
+
+
 class CallLimitError(BudgetExhaustedError):
     """The calls of an account are used up; its units may not be."""

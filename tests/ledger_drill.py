@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--analysts", nargs="+", default=["research"])
     parser.add_argument("--blocks", nargs="*", default=[], help="each job takes 0.1 of these too")
+    parser.add_argument("--queued", action="store_true", help="the blocks have a queue")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     pa.Table.from_pylist([{"loads": "pandas"}])  # once, not in every worker
@@ -147,6 +149,9 @@ def _work(drill: Drill, number: int, job: int, say: Callable[..., None]) -> None
 
 def _steps(drill: Drill, ledger: Ledger, run_id: str, chance: random.Random) -> Iterator[str]:
     """One job. A repeat makes the same choices."""
+    if drill.options.queued:
+        yield from _queued_steps(drill, ledger, run_id, chance)
+        return
     drill.allocate(ledger, run_id, "research")
     yield "allocate"
     way, cost = chance.choice(["two steps", "one step", "give back", "lost"]), chance.randint(1, 5)
@@ -162,6 +167,34 @@ def _steps(drill: Drill, ledger: Ledger, run_id: str, chance: random.Random) -> 
     elif way == "give back":
         ledger.give_back(run_id, "nothing was read")
         yield "give_back"
+
+
+def _queued_steps(
+    drill: Drill, ledger: Ledger, run_id: str, chance: random.Random
+) -> Iterator[str]:
+    """A job that waits for its blocks, uses a part of them and perhaps gives the rest back."""
+    wanted = chance.sample(drill.options.blocks, chance.randint(1, len(drill.options.blocks)))
+    blocks = {name: chance.choice([0.1, 0.3]) for name in wanted}
+    timeout = timedelta(seconds=chance.uniform(0, 0.3))
+    way = chance.choice(["give back", "consume", "lost"])
+    claim = ledger.submit(run_id, blocks=blocks, timeout=timeout)
+    yield "submit"
+    while claim.state == "waiting":
+        time.sleep(0.02)
+        ledger.run_round()
+        claim = ledger.submit(run_id, blocks=blocks, timeout=timeout)
+    if claim.state in ("rejected", "timed_out"):
+        return
+    yield "allocate"
+    part = dict.fromkeys(blocks, 0.05)
+    ledger.consume(run_id, part, request_id="part")
+    yield "consume"
+    if way == "give back":
+        ledger.give_back(run_id, "the rest was not used")
+        yield "give_back"
+    elif way == "consume":
+        ledger.consume(run_id, request_id="rest")
+        yield "settle"
 
 
 def _last_job(drill: Drill, number: int) -> int:

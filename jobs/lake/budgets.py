@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dp_udfs import checks
 from dp_udfs.budget import NOTHING, Loss, RenyiCurve
@@ -230,6 +230,14 @@ class Block:
     ----------
     alphas : tuple of str
         The Rényi orders of its curves, as decimals; ("inf",) for basic composition.
+    queue : str
+        The region whose queue serves it; empty where claims take from it directly.
+    opened_at : datetime or None
+        When it was opened; of several regions, the earliest.
+    arrivals : int
+        Claims that have entered its queue.
+    retired : bool
+        Whether its data are gone.
     """
 
     block_id: str
@@ -239,6 +247,10 @@ class Block:
     details: Mapping[str, Any]
     filter: BlockFilter
     opened_by: frozenset[str] = frozenset()
+    queue: str = ""
+    opened_at: datetime | None = None
+    arrivals: int = 0
+    retired: bool = False
 
     @classmethod
     def opened(cls, fact: Entry) -> "Block":
@@ -247,9 +259,19 @@ class Block:
         ((block_id, capacity),) = read_curves(fact.blocks).items()
         alphas = tuple(said.pop("alphas"))
         mode = said.pop("mode")
+        queue = fact.region if said.pop("queue", False) else ""
         whole = BlockFilter(capacity, capacity.zero, capacity.zero)
-        regions = frozenset([fact.region])
-        return cls(block_id, fact.dataset or "", alphas, mode, said, whole, regions)
+        return cls(
+            block_id,
+            fact.dataset or "",
+            alphas,
+            mode,
+            said,
+            whole,
+            frozenset([fact.region]),
+            queue,
+            fact.recorded_at,
+        )
 
     def joined(self, other: "Block") -> "Block":
         """Return the block that two regions opened: the stricter of what they say."""
@@ -262,6 +284,8 @@ class Block:
             details=min(self.details, other.details, key=str),
             filter=replace(self.filter, capacity=smaller),
             opened_by=self.opened_by | other.opened_by,
+            queue=min(filter(None, (self.queue, other.queue)), default=""),
+            opened_at=min(filter(None, (self.opened_at, other.opened_at)), default=None),
         )
 
     def demand(self, curve: Curve) -> RenyiCurve:
@@ -302,6 +326,12 @@ def grid(alphas: tuple[str, ...]) -> tuple[str, ...]:
             f"alphas = {alphas} must rise from {SMALLEST_ALPHA} at least; '{PURE}' may end them"
         )
     return alphas
+
+
+def check_mode(mode: str) -> None:
+    """Refuse what is no mode."""
+    if mode not in get_args(Mode):
+        raise InvalidParameterError(f"mode = {mode!r} must be one of {', '.join(get_args(Mode))}")
 
 
 def write_curves(curves: Mapping[str, RenyiCurve]) -> str | None:

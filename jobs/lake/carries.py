@@ -1,9 +1,8 @@
 """Carries: all that later entries can depend on, written down so that a fold may begin there.
 
 A carry holds the accounts that are not over and the last one of every analyst on every dataset, all
-blocks, the open claims with their accounts, what is on its way between shares, and the heads of the
-regions. All else is in the
-entries before it.
+blocks and queues, the claims that are open or wait, with their accounts, what is on its way between
+shares, and the heads of the regions. All else is in the entries before it.
 """
 
 import json
@@ -13,14 +12,17 @@ from typing import Any
 
 from dp_udfs.budget import Loss, RenyiCurve
 from dp_udfs.filters import BlockFilter, PrivacyFilter
-from jobs.lake.balances import Allocation, Balances, Head, Transfer
+from jobs.lake.allocations import Allocation, Ticket
+from jobs.lake.balances import Balances, BlockQueue, Head, Transfer
 from jobs.lake.budgets import Account, Block, Share, Stamp, Terms
 from jobs.lake.periods import day_in
 
 
 def write(balances: Balances, now: datetime) -> str:
     """Write balances down as JSON."""
-    claims = [claim for claim in balances.claims.values() if claim.is_open]
+    claims = [
+        claim for claim in balances.claims.values() if claim.is_open or claim.state == "waiting"
+    ]
     needed = {claim.account_key for claim in claims}
     needed |= {transfer.account_key for transfer in balances.transfers.values()}
     accounts = [
@@ -36,6 +38,7 @@ def write(balances: Balances, now: datetime) -> str:
         "heads": {region: _head_to_json(head) for region, head in balances.heads.items()},
         "accounts": [_account_to_json(account) for account in accounts],
         "blocks": [_block_to_json(block) for block in balances.blocks.values()],
+        "queues": [_queue_to_json(queue) for queue in balances.queues.values()],
         "claims": [_claim_to_json(claim) for claim in claims],
         "transfers": {key: _transfer_to_json(sent) for key, sent in balances.transfers.items()},
     }
@@ -52,6 +55,9 @@ def read(text: str) -> Balances:
         of_analyst[account.period_start] = account
     for values in said.get("blocks", ()):
         balances.blocks[values["block_id"]] = _block_from_json(values)
+    for values in said.get("queues", ()):
+        queue = BlockQueue(**values | {"at": datetime.fromisoformat(values["at"])})
+        balances.queues[queue.key] = queue
     for values in said["claims"]:
         claim = _claim_from_json(values)
         balances.claims[claim.region, claim.run_id] = claim
@@ -143,15 +149,21 @@ def _transfer_from_json(values: Sequence[Any]) -> Transfer:
 
 def _block_to_json(block: Block) -> dict[str, Any]:
     curves = {name: curve.nano for name, curve in vars(block.filter).items()}
-    return vars(block) | {"filter": curves, "opened_by": sorted(block.opened_by)}
+    return vars(block) | {
+        "filter": curves,
+        "opened_by": sorted(block.opened_by),
+        "opened_at": block.opened_at and block.opened_at.isoformat(),
+    }
 
 
 def _block_from_json(values: Mapping[str, Any]) -> Block:
     curves = {name: RenyiCurve(tuple(nano)) for name, nano in values["filter"].items()}
+    opened_at = values.get("opened_at")
     typed = {
         "alphas": tuple(values["alphas"]),
         "filter": BlockFilter(**curves),
         "opened_by": frozenset(values["opened_by"]),
+        "opened_at": opened_at and datetime.fromisoformat(opened_at),
     }
     return Block(**{**values, **typed})
 
@@ -159,19 +171,48 @@ def _block_from_json(values: Mapping[str, Any]) -> Block:
 def _claim_to_json(claim: Allocation) -> dict[str, Any]:
     return vars(claim) | {
         "period_start": claim.period_start and claim.period_start.isoformat(),
-        "blocks": {block_id: curve.nano for block_id, curve in claim.blocks.items()},
+        "blocks": _curves_to_json(claim.blocks),
+        "consumed": _curves_to_json(claim.consumed),
+        "ticket": claim.ticket and _ticket_to_json(claim.ticket),
         "recorded_at": claim.recorded_at.isoformat(),
     }
 
 
 def _claim_from_json(values: Mapping[str, Any]) -> Allocation:
-    start, blocks = values["period_start"], values.get("blocks", {})
+    start, ticket = values["period_start"], values.get("ticket")
     typed = {
         "period_start": start and date.fromisoformat(start),
-        "blocks": {block_id: RenyiCurve(tuple(nano)) for block_id, nano in blocks.items()},
+        "blocks": _curves_from_json(values.get("blocks", {})),
+        "consumed": _curves_from_json(values.get("consumed", {})),
+        "ticket": ticket and _ticket_from_json(ticket),
         "recorded_at": datetime.fromisoformat(values["recorded_at"]),
     }
     return Allocation(**{**values, **typed})
+
+
+def _curves_to_json(curves: Mapping[str, RenyiCurve]) -> dict[str, Sequence[int]]:
+    return {block_id: curve.nano for block_id, curve in curves.items()}
+
+
+def _curves_from_json(curves: Mapping[str, Sequence[int]]) -> dict[str, RenyiCurve]:
+    return {block_id: RenyiCurve(tuple(nano)) for block_id, nano in curves.items()}
+
+
+def _queue_to_json(queue: BlockQueue) -> dict[str, Any]:
+    return vars(queue) | {"at": queue.at.isoformat()}
+
+
+_MOMENTS = ("submitted_at", "until", "decided_at")  # of a ticket
+
+
+def _ticket_to_json(ticket: Ticket) -> dict[str, Any]:
+    moments = {name: getattr(ticket, name) for name in _MOMENTS}
+    return vars(ticket) | {name: at and at.isoformat() for name, at in moments.items()}
+
+
+def _ticket_from_json(values: Mapping[str, Any]) -> Ticket:
+    moments = {name: values[name] and datetime.fromisoformat(values[name]) for name in _MOMENTS}
+    return Ticket(**{**values, **moments, "chosen": tuple(values["chosen"])})
 
 
 def _loss_to_json(loss: Loss) -> tuple[int, int]:

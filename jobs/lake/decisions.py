@@ -18,9 +18,10 @@ from dp_udfs.errors import (
     SettingsError,
 )
 from jobs.lake import refusals
-from jobs.lake.balances import Allocation, Balances
+from jobs.lake.allocations import Allocation
+from jobs.lake.balances import Balances, BlockQueue
 from jobs.lake.budgets import Account, Curve, Mode, Terms, write_curves
-from jobs.lake.entries import Entry, Fact, Kind
+from jobs.lake.entries import Entry, Fact, Kind, canonical
 from jobs.lake.periods import day_in
 
 
@@ -193,6 +194,10 @@ def _open_block(balances: Balances, asked: BlockOpening) -> list[Fact]:
     known = balances.blocks.get(asked.block_id)
     if known is None:
         details = {**asked.details, "alphas": asked.alphas, "mode": asked.mode}
+        queue = balances.queues.get((balances.here, asked.dataset))
+        if queue is not None:
+            _require_fit_for(queue, balances, asked)
+            details["queue"] = True
         return [
             Fact(
                 kind="open_block",
@@ -224,12 +229,12 @@ def allocate(
     All or nothing: what is short anywhere refuses everything. `spenders` finds the claims that a
     refusal names.
     """
-    curves = _curves(balances, asked)
+    curves = read_demand(balances, asked)
     if claim:
-        _require_same_question(claim, asked, curves)
-        if claim.state != "given_back":
+        require_same_question(claim, asked, curves)
+        if not claim.may_begin_again:
             return [], None
-    account = _running_account(balances, now, asked) if asked.needs_account else None
+    account = running_account(balances, now, asked) if asked.needs_account else None
     said: dict[str, Any] = {
         "analyst": asked.analyst or None,
         "dataset": asked.dataset or None,
@@ -300,19 +305,25 @@ def no_account(balances: Balances, analyst: str, dataset: str, at: date | None) 
     )
 
 
-def canonical(details: Mapping[str, Any]) -> str:
-    """Write details as JSON, the same for the same details."""
-    try:
-        return json.dumps(
-            details, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-    except (TypeError, ValueError) as error:
-        raise InvalidParameterError(f"details cannot be written as JSON: {error}") from None
-
-
 def _closing(claim: Allocation, kind: Kind, **said: Any) -> Fact:
     """Write how a claim ends; blocks are charged what was reserved, or get all of it back."""
-    return claim.fact(kind, blocks=write_curves(claim.blocks), **said)
+    return claim.fact(kind, blocks=write_curves(claim.left), **said)
+
+
+def _require_fit_for(queue: BlockQueue, balances: Balances, asked: BlockOpening) -> None:
+    """Refuse a block that the queue of its dataset could not serve."""
+    if asked.mode != "enforce":
+        raise SettingsError(f"block {asked.block_id}: a queue refuses; mode must be enforce")
+    if max(asked.capacity.nano) <= 0:
+        raise InvalidParameterError(
+            f"block {asked.block_id}: capacity {asked.capacity} is not positive at any alpha"
+        )
+    others = {block.alphas for block in balances.blocks_of(queue)} - {asked.alphas}
+    if others:
+        raise SettingsError(
+            f"block {asked.block_id}: alphas {', '.join(asked.alphas)}, but the queue of dataset "
+            f"{queue.dataset} has blocks at {', '.join(min(others))}; that never changes"
+        )
 
 
 def _require_new_days(accounts: Mapping[date, Account], now: datetime, asked: Opening) -> None:
@@ -338,13 +349,16 @@ def _require_same_mode(balances: Balances, asked: Opening) -> None:
         )
 
 
-def _require_same_question(
+def require_same_question(
     claim: Allocation, asked: Demand, curves: Mapping[str, RenyiCurve]
 ) -> None:
     """Refuse a run id that stands for another question."""
+    ticket = claim.ticket
+    if ticket and ticket.any_of:  # it has settled for some of its blocks
+        curves = {block_id: curves[block_id] for block_id in claim.blocks if block_id in curves}
     bound = {
         "analyst": (claim.analyst, asked.analyst),
-        "dataset": (claim.dataset, asked.dataset),
+        "dataset": (claim.dataset, asked.dataset or (claim.dataset if ticket else "")),
         "price": (claim.reserve, asked.loss),
         "blocks": (write_curves(claim.blocks), write_curves(curves)),
         "fingerprint": (claim.fingerprint, asked.fingerprint),
@@ -357,7 +371,8 @@ def _require_same_question(
             )
 
 
-def _running_account(balances: Balances, now: datetime, asked: Demand) -> Account:
+def running_account(balances: Balances, now: datetime, asked: Demand) -> Account:
+    """Find the account that bears a demand now."""
     account = balances.account_on(asked.analyst, asked.dataset, now)
     if account is None:
         raise no_account(balances, asked.analyst, asked.dataset, None)
@@ -368,7 +383,7 @@ def _running_account(balances: Balances, now: datetime, asked: Demand) -> Accoun
     return account
 
 
-def _curves(balances: Balances, asked: Demand) -> dict[str, RenyiCurve]:
+def read_demand(balances: Balances, asked: Demand) -> dict[str, RenyiCurve]:
     """Read what is asked of each block, on that block's own grid."""
     curves = {}
     for block_id, curve in asked.blocks.items():

@@ -2,20 +2,23 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import date, datetime
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from dp_udfs.errors import InvalidParameterError
 from jobs.lake.commits import to_rows
 
 Kind = Literal[
-    "open_account", "override", "open_block", "allocate", "refuse", "release", "settle",
-    "give_back", "expire", "debit", "credit", "carry", "restore",
+    "open_account", "override", "open_block", "retire_block", "open_queue", "submit", "reject",
+    "time_out", "cancel", "allocate", "refuse", "release", "consume", "settle", "give_back",
+    "expire", "debit", "credit", "carry", "restore",
 ]  # fmt: skip
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: queues
 GENESIS = "0" * 64  # what the first entry of a region names as its predecessor
 
 
@@ -62,6 +65,16 @@ class Entry(Fact):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def canonical(details: Mapping[str, Any]) -> str:
+    """Write details as JSON, the same for the same details."""
+    try:
+        return json.dumps(
+            details, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidParameterError(f"details cannot be written as JSON: {error}") from None
+
+
 def credit_id(debit_id: str, receiver: str) -> str:
     """Name the entry that receives what another region's debit sent: there can be only one."""
     return f"{receiver}:credit:{hashlib.sha256(debit_id.encode()).hexdigest()[:32]}"
@@ -73,8 +86,7 @@ _COMMENTS = {
     "region": "data centre that wrote the entry",
     "entry_no": "1, 2, 3... within the region",
     "entry_id": "global name of the entry; begins with the region",
-    "kind": "open_account, override, open_block, allocate, refuse, release, settle, give_back, "
-    "expire, debit, credit, carry or restore",
+    "kind": ", ".join(get_args(Kind)),
     "analyst": "who asks",
     "dataset": "id of the table that is asked about, not the name of a settings file",
     "period_start": "first day of the account's period",
@@ -88,7 +100,8 @@ _COMMENTS = {
     "fingerprint": "hash of question, snapshot and price that the claim is bound to",
     "label": "label of the published release",
     "digest": "digest of the published rows",
-    "details": "question, snapshot and other facts, as JSON; of a carry the balances so far",
+    "details": "question, snapshot and other facts, as JSON; under 'queue' how a claim waits and "
+    "when it was decided; of a carry the balances so far",
     "reason": "why, in words",
     "recorded_at": "UTC; never before the region's previous entry",
     "schema_version": "version of this layout",

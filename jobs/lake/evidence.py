@@ -15,15 +15,18 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dp_udfs.budget import NOTHING, Loss
+from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.errors import ClaimError, LedgerConflictError
-from jobs.lake import carries, views
-from jobs.lake.balances import Allocation, Balances
+from jobs.lake import carries, rounds, views
+from jobs.lake.allocations import Allocation
+from jobs.lake.balances import Balances
 from jobs.lake.budgets import read_curves
 from jobs.lake.claims import due
 from jobs.lake.entries import GENESIS, Entry, from_table
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.releases import Release
+
+_NEED_REASON = ("expire", "give_back", "reject", "time_out", "cancel", "retire_block")
 
 
 class Placed(NamedTuple):
@@ -92,7 +95,7 @@ def audit(
         return Audit(findings, entries, None)
     wrong, balances = refold(placed)
     if balances is not None:
-        wrong += check_sums(balances, views.left(log.query))
+        wrong += check_sums(balances, views.left(log.query)) + check_blocks(balances)
         if answers is not None:
             wrong += check_releases(entries, balances, region, answers)
     return Audit([*findings, *wrong], entries, balances)
@@ -151,9 +154,28 @@ def refold(placed: Sequence[Placed]) -> tuple[list[Finding], Balances | None]:
             return [*findings, _of(entry, f"cannot be folded: {error}")], None
         if entry.kind == "allocate" and _is_overspent(balances, entry):
             findings.append(_of(entry, f"takes more than was left to {entry.analyst}"))
-        if entry.kind in ("expire", "give_back") and not entry.reason:
+        if entry.kind == "allocate" and rounds.is_ahead_of_queue(balances, entry):
+            findings.append(_of(entry, "takes more of a block than was unlocked"))
+        if entry.kind in _NEED_REASON and not entry.reason:
             findings.append(_of(entry, "closes a claim and gives no reason"))
     return findings, balances
+
+
+def check_blocks(balances: Balances) -> list[Finding]:
+    """Compare the parts of each block with what all claims together hold of it."""
+    sums: dict[tuple[str, str], RenyiCurve] = {}
+    for claim in balances.claims.values():
+        for part, curves in claim.held:
+            for block_id, curve in curves.items():
+                before = sums.get((part, block_id), curve.zero)
+                sums[part, block_id] = before + curve
+    return [
+        Finding(None, None, None, f"block {block.block_id}: {part} differs from its claims")
+        for block in balances.blocks.values()
+        for part in ("allocated", "consumed")
+        if getattr(block.filter, part)
+        != sums.get((part, block.block_id), block.filter.capacity.zero)
+    ]
 
 
 def check_sums(balances: Balances, left: pa.Table) -> list[Finding]:
@@ -232,7 +254,7 @@ def summary(audited: Audit) -> dict[str, Any]:
     ends = {"published": 0, "settled": 0, "expired": 0, "given_back": 0, "open": 0}
     for claim in claims:
         end = "published" if claim.label else "open" if claim.is_open else claim.state
-        ends[end] += 1
+        ends[end] = ends.get(end, 0) + 1
     charged = sum((claim.charge for claim in claims), NOTHING)
     return facts | {"claims": ends, "charged": str(charged)}
 

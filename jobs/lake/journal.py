@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from dp_udfs.errors import InvalidParameterError, LedgerConflictError
 from jobs.lake import carries
-from jobs.lake.balances import Allocation, Balances, fold_claim
+from jobs.lake.allocations import Allocation, fold_claim
+from jobs.lake.balances import Balances
 from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, credit_id, from_table
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.merging import lacking

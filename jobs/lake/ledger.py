@@ -6,30 +6,29 @@ spend the same budget, and a process that dies has either written its entries or
 operation is idempotent by run id: the caller may repeat it whenever it does not know.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import date, datetime
-from typing import Any, get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timedelta
+from typing import Any
 
 from dp_udfs import checks
-from dp_udfs.budget import Loss, RenyiCurve
-from dp_udfs.errors import (
-    BudgetExhaustedError,
-    ClaimError,
-    InvalidParameterError,
-)
-from jobs.lake import decisions
-from jobs.lake.balances import Allocation, Balances
-from jobs.lake.budgets import PURE, Block, Curve, Mode, Terms, grid
-from jobs.lake.decisions import BlockOpening, Demand, Opening
-from jobs.lake.entries import Entry, Fact, from_table
-from jobs.lake.ledger_reader import Budget, Check, LedgerReader, Published, utc_now
+from dp_udfs.budget import Loss
+from dp_udfs.errors import BudgetExhaustedError, ClaimError
+from jobs.lake import decisions, queueing
+from jobs.lake.account_ledger import AccountLedger
+from jobs.lake.allocations import Allocation
+from jobs.lake.balances import Balances
+from jobs.lake.block_ledger import BlockLedger
+from jobs.lake.budgets import Block, Curve, Terms
+from jobs.lake.copied_ledger import CopiedLedger
+from jobs.lake.decisions import Demand
+from jobs.lake.entries import Fact
+from jobs.lake.ledger_reader import Budget, Check, Published, utc_now
+from jobs.lake.rounds import Waiting
 
 __all__ = ["Allocation", "Block", "Budget", "Check", "Ledger", "Published", "Terms", "utc_now"]
 
 
-class Ledger(LedgerReader):
+class Ledger(AccountLedger, BlockLedger, CopiedLedger):
     """The ledger of one region.
 
     Parameters
@@ -53,172 +52,6 @@ class Ledger(LedgerReader):
     own, and fork before making one.
     """
 
-    def open_account(
-        self,
-        analyst: str,
-        dataset: str,
-        period_start: date,
-        units: int,
-        calls: int,
-        *,
-        period_end: date | None = None,
-        zone: str = "UTC",
-        reason: str = "",
-        terms: Terms | None = None,
-        mode: Mode = "enforce",
-        escrow: bool = False,
-    ) -> None:
-        """Open an account with its allowance, or override the allowance of an open one.
-
-        Parameters
-        ----------
-        analyst, dataset : str
-            Who may ask, and the id of the table. Two settings files on one table share accounts.
-        period_start, period_end : date
-            First day, and first day after the period, in `zone`. Without an end the period lasts
-            until the next one begins.
-        units, calls : int
-            The allowance.
-        zone : str
-            Time zone whose days count.
-        reason : str
-            Needed to change the allowance of an account that is open: without one, a call that
-            repeats what the account was opened with changes nothing.
-        terms : Terms, optional
-            What a unit and a call stand for. They never change while the account is open.
-        mode : str
-            "enforce", or "track": everything is recorded and nothing refused, hence nothing
-            guaranteed.
-        escrow : bool
-            Whether `units` and `calls` are a share, of which this region alone may spend. The
-            allowance is then what all regions open together.
-
-        Raises
-        ------
-        SettingsError
-            If the period overlaps another one, is over, or the allowance differs without a reason.
-        """
-        checks.identifiers(analyst=analyst, dataset=dataset)
-        _check_zone(zone)
-        _check_mode(mode)
-        if period_end is not None and period_end <= period_start:
-            raise InvalidParameterError(f"the period {period_start} ends on {period_end}")
-        asked = Opening(
-            analyst=analyst,
-            dataset=dataset,
-            start=period_start,
-            end=period_end,
-            zone=zone,
-            allowance=Loss(units, calls),
-            reason=reason,
-            terms=terms,
-            mode=mode,
-            escrow=escrow,
-        )
-        self._journal.prepare(create=self._create)
-        self._journal.append(lambda balances, now: decisions.open_account(balances, now, asked))
-
-    def update_budget(
-        self,
-        analyst: str,
-        dataset: str,
-        *,
-        reason: str,
-        units: int | None = None,
-        calls: int | None = None,
-        mode: Mode | None = None,
-    ) -> None:
-        """Change the allowance or the mode of the account that is running, from now on.
-
-        Parameters
-        ----------
-        analyst, dataset : str
-            Whose account, and the table's id.
-        reason : str
-            Why: it stands in the ledger for good.
-        units, calls : int, optional
-            The new allowance; what is left out stays. It may be below what is used already.
-        mode : str, optional
-            "enforce" or "track". A period that was tracked once has no guarantee.
-
-        Raises
-        ------
-        SettingsError
-            If there is no such account.
-        """
-        _check_mode(mode or "enforce")
-
-        def decide(balances: Balances, now: datetime) -> list[Fact]:
-            account = balances.account_on(analyst, dataset, now)
-            if account is None:
-                raise decisions.no_account(balances, analyst, dataset, None)
-            return decisions.override(account, units, calls, mode, reason)
-
-        self._journal.append(decide)
-
-    def open_block(
-        self,
-        block_id: str,
-        dataset: str,
-        capacity: Curve,
-        *,
-        alphas: tuple[str, ...] = (PURE,),
-        mode: Mode = "enforce",
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Open a privacy block: what all analysts and models together may learn from a slice.
-
-        Parameters
-        ----------
-        block_id : str
-            Its name, for good.
-        dataset : str
-            The table's id.
-        capacity : number, sequence of numbers or RenyiCurve
-            One value per alpha, rounded down to billionths of epsilon; where it is not positive the
-            order is never used. `dp_udfs.curves.block_capacity` makes it of an epsilon and a delta.
-        alphas : tuple of str
-            The Rényi orders, rising from 2; "inf" alone is basic composition: one epsilon.
-        mode : str
-            "enforce", or "track": recorded and never refused.
-        details : mapping, optional
-            Which slice it is, as JSON.
-
-        Raises
-        ------
-        SettingsError
-            If it was opened with other numbers.
-        """
-        checks.identifiers(block_id=block_id, dataset=dataset)
-        _check_mode(mode)
-        curve = capacity if isinstance(capacity, RenyiCurve) else RenyiCurve.capacity(capacity)
-        if len(curve.nano) != len(grid(alphas)):
-            raise InvalidParameterError(
-                f"block {block_id}: capacity {curve} needs one value for each alpha of "
-                f"{', '.join(alphas)}"
-            )
-        asked = BlockOpening(
-            block_id=block_id,
-            dataset=dataset,
-            capacity=curve,
-            alphas=alphas,
-            mode=mode,
-            details=details or {},
-        )
-        self.open_blocks([asked])
-
-    def open_blocks(self, asked: Iterable[BlockOpening]) -> None:
-        """Open several blocks in one commit; those that are open already stay as they are.
-
-        Raises
-        ------
-        SettingsError
-            If one was opened with other numbers, or blocks of other days are open on its dataset.
-        """
-        asked = list(asked)
-        self._journal.prepare(create=self._create)
-        self._journal.append(lambda balances, _: decisions.open_blocks(balances, asked))
-
     def allocate(
         self,
         run_id: str,
@@ -233,6 +66,9 @@ class Ledger(LedgerReader):
         details: Mapping[str, Any] | None = None,
     ) -> Allocation:
         """Take the most that a run can cost, before it reads anything: all of it, or nothing.
+
+        On blocks that a queue serves it is the same as `submit`, but for the answer: whoever has to
+        wait asks again under the same run id.
 
         Parameters
         ----------
@@ -261,7 +97,7 @@ class Ledger(LedgerReader):
         ------
         BudgetExhaustedError
             If the account or a block has less left (`CallLimitError`: fewer calls); the refusal
-            names what used it up and is recorded.
+            names what used it up and is recorded. `BudgetWaitingError`: if the claim waits.
         ClaimError
             If the run id is bound to another question.
         SettingsError
@@ -277,27 +113,76 @@ class Ledger(LedgerReader):
             period_start=period_start,
             details=details or {},
         )
-        checks.identifiers(run_id=run_id)
-        names = {"analyst": analyst, "dataset": dataset}
-        needed = asked.needs_account
-        checks.identifiers(**{name: said for name, said in names.items() if said or needed})
-        refusal: BudgetExhaustedError | None = None
+        claim = self._ask(asked, Waiting())
+        with self._journal.reading() as balances:
+            verdict = queueing.verdict(balances, self._journal.now(), claim)
+        if verdict is not None:
+            raise verdict
+        return claim
 
-        def decide(balances: Balances, now: datetime) -> list[Fact]:
-            nonlocal refusal
-            claim = self._journal.claim(run_id)
-            if claim and claim.state != "given_back":
-                self._require_own(claim)
-            claim_id = self._journal.new_id()
-            facts, refusal = decisions.allocate(
-                balances, now, claim, asked, claim_id, self._claims_of
-            )
-            return facts
+    def submit(
+        self,
+        run_id: str,
+        *,
+        blocks: Mapping[str, Curve],
+        analyst: str = "",
+        units: int = 0,
+        calls: int = 0,
+        timeout: timedelta | None = None,
+        weight: checks.Real = 1,
+        any_of: int | None = None,
+        fingerprint: str = "",
+        period_start: date | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> Allocation:
+        """Ask for budget of blocks that a queue serves, and wait for it if it is not unlocked yet.
 
-        self._journal.append(decide)
-        if refusal:
-            raise refusal
-        return self._known(run_id)
+        Parameters
+        ----------
+        run_id, blocks, fingerprint, period_start, details
+            As in `allocate`. The list of blocks is fixed from here on.
+        analyst : str
+            Who asks, for reports; and whose account it is, if `units` or `calls` are asked of one.
+            The account is charged when the blocks are granted, in the same entry.
+        units, calls : int
+            The reserve on the account.
+        timeout : timedelta, optional
+            How long to wait; for ever if None. It may still be served at the very end.
+        weight : number
+            Shares of blocks are divided by it.
+        any_of : int, optional
+            How many of the blocks are needed; all if None.
+
+        Returns
+        -------
+        Allocation
+            Its state is "waiting", "allocated" or "rejected" (it could never be served; then it has
+            unlocked nothing for others). A repeat returns what became of it since.
+
+        Raises
+        ------
+        BudgetExhaustedError
+            If the account has less left even now.
+        InvalidParameterError
+            If amounts, weight, timeout or number of blocks make no sense.
+        ClaimError
+            If the run id is bound to another question, or to other terms.
+        SettingsError
+            If there is no such block or account, or no queue of this region serves the block.
+        """
+        asked = Demand(
+            run_id=run_id,
+            analyst=analyst,
+            dataset="",
+            loss=Loss(units, calls),
+            fingerprint=fingerprint,
+            blocks=blocks,
+            period_start=period_start,
+            details=details or {},
+        )
+        return self._ask(
+            asked, Waiting(timeout, str(checks.exact(weight=weight)), any_of), queued=True
+        )
 
     def release(self, run_id: str, *, label: str, digest: str) -> None:
         """Publish: from this entry on readers see the rows. Only on a claim that is still open.
@@ -317,7 +202,7 @@ class Ledger(LedgerReader):
             If the claim is unknown, not open any more, or published with other rows.
         """
         checks.identifiers(label=label, digest=digest)
-        self._on_claim(run_id, lambda claim: decisions.release(claim, label, digest))
+        self._close(run_id, lambda claim: decisions.release(claim, label, digest))
 
     def settle(
         self, run_id: str, *, units: int, calls: int, publish: tuple[str, str] | None = None
@@ -343,17 +228,60 @@ class Ledger(LedgerReader):
         loss = Loss(units, calls)
         if publish:
             checks.identifiers(label=publish[0], digest=publish[1])
-        self._on_claim(run_id, lambda claim: decisions.settle(claim, loss, publish))
+        self._close(run_id, lambda claim: decisions.settle(claim, loss, publish))
+
+    def consume(
+        self, run_id: str, amounts: Mapping[str, Curve] | None = None, *, request_id: str
+    ) -> None:
+        """Use a part of what a run holds of blocks, before anything that it paid for gets out.
+
+        Parameters
+        ----------
+        run_id : str
+            The run; it charges no account.
+        amounts : mapping of str to number, sequence of numbers or RenyiCurve, optional
+            How much of which block; all that is left if None, and then the claim is settled. What
+            is not consumed can be given back.
+        request_id : str
+            The caller's key: a repeat consumes nothing more.
+
+        Raises
+        ------
+        ClaimError
+            If the claim is unknown, not open, holds less at some alpha, charges an account, or the
+            request id stands for other amounts.
+        """
+        checks.identifiers(request_id=request_id)
+
+        def decide(balances: Balances, now: datetime, claim: Allocation) -> list[Fact]:
+            return queueing.consume(balances, now, claim, amounts, request_id)
+
+        self._on_claim(run_id, decide)
+
+    def cancel(self, run_id: str, reason: str) -> Allocation:
+        """Let a run wait no longer. What its claim has unlocked stays unlocked.
+
+        Returns
+        -------
+        Allocation
+            Not cancelled if it was decided by now: it may hold its blocks.
+        """
+        self._on_claim(
+            run_id, lambda balances, now, claim: queueing.cancel(balances, now, claim, reason)
+        )
+        return self._known(run_id)
 
     def give_back(self, run_id: str, reason: str) -> None:
         """Return the whole reserve of a run that provably read nothing and drew no noise.
+
+        Of a run that has consumed parts of its blocks, the rest: what it provably did not use.
 
         Raises
         ------
         ClaimError
             If the claim is unknown, published or closed.
         """
-        self._on_claim(run_id, lambda claim: decisions.close(claim, "give_back", reason))
+        self._close(run_id, lambda claim: decisions.close(claim, "give_back", reason))
 
     def expire(self, run_id: str, reason: str) -> None:
         """Charge the whole reserve of a run that may have read and will not be heard of again.
@@ -363,98 +291,38 @@ class Ledger(LedgerReader):
         ClaimError
             If the claim is unknown or closed otherwise.
         """
-        self._on_claim(run_id, lambda claim: decisions.close(claim, "expire", reason))
+        self._close(run_id, lambda claim: decisions.close(claim, "expire", reason))
 
-    def send_share(
-        self, transfer_id: str, analyst: str, dataset: str, *, to: str, units: int, calls: int
-    ) -> None:
-        """Take part of what is left of this region's share out, for the share of another region.
-
-        Parameters
-        ----------
-        transfer_id : str
-            The caller's key: a repeat sends nothing more.
-        analyst, dataset : str
-            Whose account, and the table's id; the period that is running.
-        to : str
-            The region that `receive_shares` there, once the entry has been replicated.
-        units, calls : int
-            How much.
-
-        Raises
-        ------
-        BudgetExhaustedError
-            If less is left here.
-        ClaimError
-            If the key stands for another transfer.
-        SettingsError
-            If there is no such account, or it has no shares.
-        """
-        checks.identifiers(transfer_id=transfer_id, to=to)
-        asked = decisions.Sending(transfer_id, analyst, dataset, to, Loss(units, calls))
+    def _ask(self, asked: Demand, terms: Waiting, *, queued: bool = False) -> Allocation:
+        """Put a demand to the queue of its blocks, or where there is none grant or refuse it."""
+        checks.identifiers(run_id=asked.run_id)
+        names = {"analyst": asked.analyst, "dataset": asked.dataset}
+        needed = asked.needs_account and not queued
+        checks.identifiers(**{name: said for name, said in names.items() if said or needed})
+        refusal: BudgetExhaustedError | None = None
 
         def decide(balances: Balances, now: datetime) -> list[Fact]:
-            sent = self._journal.query(
-                f"SELECT * FROM ledger WHERE kind = 'debit' AND region = '{self.region}' "  # noqa: S608
-                f"ORDER BY position"
-            )
-            return decisions.debit(balances, now, asked, from_table(sent))
+            nonlocal refusal
+            claim = self._journal.claim(asked.run_id)
+            if claim and not claim.may_begin_again:
+                self._require_own(claim)
+            claim_id = self._journal.new_id()
+            known = claim is not None and claim.ticket is not None
+            forgotten = self._journal.completing  # it was granted once: no queue is asked again
+            if not forgotten and (queued or known or queueing.is_queued(balances, asked.blocks)):
+                facts, refusal = queueing.submit(
+                    balances, now, claim, asked, terms, claim_id, self._claims_of
+                )
+            else:
+                facts, refusal = decisions.allocate(
+                    balances, now, claim, asked, claim_id, self._claims_of
+                )
+            return facts
 
         self._journal.append(decide)
-
-    def receive_shares(self) -> None:
-        """Put into this region's shares what others have sent and is not received yet."""
-        self._journal.append(lambda balances, _: decisions.credits(balances))
-
-    def copy_from(self, entries: Sequence[Entry]) -> int:
-        """Copy entries of another table that this one lacks; return how many.
-
-        Raises
-        ------
-        LedgerConflictError
-            If an entry is here with other content, does not continue its region's chain, or says
-            what cannot follow from the ones before it. Nothing is copied then.
-        """
-        self._journal.prepare(create=self._create)
-        return self._journal.append_copies(entries)
-
-    def restore(self, entries: Sequence[Entry]) -> int:
-        """Make this ledger of entries that were kept elsewhere; return how many it lacked.
-
-        Until `complete` it grants nothing: what was kept may be older than what was acknowledged.
-        """
-        self._journal.prepare(create=True, restored=True)
-        return self._journal.append_copies(entries)
-
-    def recover(self) -> int:
-        """Take back the entries of a torn commit, as far as its data file has them."""
-        self._journal.mark(restored=True)
-        return self._journal.append_copies(self._journal.loose_entries())
-
-    @contextmanager
-    def completing(self) -> Iterator[None]:
-        """Let forgotten charges be written into a restored ledger; nothing else does that."""
-        self._journal.completing = True
-        try:
-            yield
-        finally:
-            self._journal.completing = False
-
-    def complete(self, reason: str, details: Mapping[str, Any]) -> None:
-        """Say that a restored ledger has what it had forgotten: from now on it grants again.
-
-        Parameters
-        ----------
-        reason : str
-            Where the rest came from, or why there is none. It stands in the ledger for good.
-        details : mapping
-            What was charged, as JSON.
-        """
-        checks.identifiers(reason=reason)
-        fact = Fact(kind="restore", reason=reason, details=decisions.canonical(details))
-        with self.completing():
-            self._journal.append(lambda _, __: [fact])
-        self._journal.mark(restored=False)
+        if refusal:
+            raise refusal
+        return self._known(asked.run_id)
 
     def _require_own(self, claim: Allocation) -> None:
         """Refuse to go on with a claim of another region."""
@@ -470,22 +338,19 @@ class Ledger(LedgerReader):
             raise ClaimError(f"run {run_id} has no claim; allocate first")
         return claim
 
-    def _on_claim(self, run_id: str, decide: Callable[[Allocation], list[Fact]]) -> None:
-        def decide_own(_: Balances, __: datetime) -> list[Fact]:
+    def _close(self, run_id: str, decide: Callable[[Allocation], list[Fact]]) -> None:
+        """Say something of a claim, and let its queue decide what that and time have brought."""
+        self._on_claim(
+            run_id,
+            lambda balances, now, claim: queueing.around(balances, now, claim, decide(claim)),
+        )
+
+    def _on_claim(
+        self, run_id: str, decide: Callable[[Balances, datetime, Allocation], list[Fact]]
+    ) -> None:
+        def decide_own(balances: Balances, now: datetime) -> list[Fact]:
             claim = self._known(run_id)
             self._require_own(claim)
-            return decide(claim)
+            return decide(balances, now, claim)
 
         self._journal.append(decide_own)
-
-
-def _check_zone(zone: str) -> None:
-    try:
-        ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidParameterError(f"zone = {zone!r} is not a time zone, as UTC is") from None
-
-
-def _check_mode(mode: str) -> None:
-    if mode not in get_args(Mode):
-        raise InvalidParameterError(f"mode = {mode!r} must be one of {', '.join(get_args(Mode))}")

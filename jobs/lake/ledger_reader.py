@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from dp_udfs.budget import NOTHING, Loss
 from dp_udfs.errors import BudgetExhaustedError, InvalidParameterError
-from jobs.lake import decisions
-from jobs.lake.balances import Allocation, fold_claim
+from jobs.lake import decisions, queueing
+from jobs.lake.allocations import Allocation, fold_claim
 from jobs.lake.budgets import Account, Block, Curve, Mode, Terms
 from jobs.lake.commits import widened
 from jobs.lake.decisions import Demand
@@ -212,6 +212,8 @@ class LedgerReader:
         )
         with self._journal.reading() as balances:
             now = self._journal.now()
+            if queueing.is_queued(balances, asked.blocks):
+                return Check(queueing.check(balances, now, asked, self._claims_of))
             facts, refusal = decisions.allocate(
                 balances, now, None, asked, "check", self._claims_of
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.errors import BudgetExhaustedError
-from jobs.lake.balances import Allocation
+from jobs.lake.allocations import Allocation
 from jobs.lake.budgets import PURE, Account, Block, Mode
 
 NAMED = 3  # claims that a message names, the largest first; and places that are short
@@ -69,12 +69,13 @@ class ShortBlock:
     def explain(self, claims: Iterable[Allocation], name: str | None) -> BudgetExhaustedError:
         """Say which block it is and what used it up."""
         block = self.block
-        own = [c for c in claims if block.block_id in c.blocks and c.state != "given_back"]
-        own.sort(key=lambda claim: claim.blocks[block.block_id].nano, reverse=True)
-        used_by = [_named(claim, str(claim.blocks[block.block_id])) for claim in own]
+        taken = [(claim, claim.taken_of(block.block_id)) for claim in claims]
+        own = [(claim, curve) for claim, curve in taken if curve is not None]
+        own.sort(key=lambda pair: pair[1].nano, reverse=True)
+        used_by = [_named(claim, str(curve)) for claim, curve in own]
         others = block.filter.used
-        for claim in own:
-            others = others - claim.blocks[block.block_id]
+        for _, curve in own:
+            others = others - curve
         if any(others.nano):
             used_by.append(f"others ({others})")
         return BudgetExhaustedError(

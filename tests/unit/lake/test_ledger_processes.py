@@ -7,15 +7,21 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from datetime import date
+from collections.abc import Sequence
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dp_udfs.budget import NANO, RenyiCurve
+from dp_udfs.policies import DpfByTime
+from dp_udfs.scheduler import Scheduler
+from jobs.lake import evidence, policies
 from jobs.lake.balances import Balances
-from jobs.lake.entries import from_table
+from jobs.lake.budgets import read_curves
+from jobs.lake.entries import Entry, from_table
+from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Ledger
 
 DRILL = Path(__file__).parents[2] / "ledger_drill.py"
@@ -81,6 +87,54 @@ def test_killed_at_any_moment_all_blocks_show_a_charge_or_none_does(tmp_path: Pa
     assert len(claims) >= 3
     assert first.filter.used == RenyiCurve((len(claims) * NANO // 10,))
     assert [block.filter for block in others] == [first.filter, first.filter]
+
+
+def test_killed_at_any_moment_a_queue_serves_as_if_nobody_had_been(tmp_path: Path) -> None:
+    ledger = opened(tmp_path / "ledger", 1)
+    policy = DpfByTime(4, 0.2)
+    ledger.open_queue(DATASET, policy)
+    for block in BLOCKS:
+        ledger.open_block(block, DATASET, 4)
+    told = drill("kill", [tmp_path / "ledger"], "--kills", 15, "--queued", "--blocks", *BLOCKS)
+    ledger.run_round()
+    entries = from_table(ledger.entries())
+    times = Counter((entry.run_id, entry.kind) for entry in entries if entry.run_id)
+    assert set(times.values()) == {1}
+    acknowledged = {(line["run"], line["step"]) for line in told if "step" in line}
+    assert acknowledged <= set(times)
+    assert len([done for done in acknowledged if done[1] == "allocate"]) >= 5
+    assert evidence.audit(EntryLog(ledger.path)).findings == []
+    decided = [
+        (entry.run_id, json.loads(entry.details or "{}")["queue"]["at"])
+        for entry in entries
+        if entry.kind in ("allocate", "time_out", "reject")
+    ]
+    assert decided == lived_through(entries, policy)
+
+
+def lived_through(entries: Sequence[Entry], policy: DpfByTime) -> list[tuple[str, str]]:
+    """What one scheduler decides that nobody kills."""
+    scheduler = Scheduler(policies.read(policies.write(policy)))
+    for entry in entries:
+        at = policies.microseconds(entry.recorded_at)
+        curves = {name: curve.nano for name, curve in read_curves(entry.blocks).items()}
+        run_id = entry.run_id or ""
+        if entry.kind == "open_block":
+            ((name, capacity),) = curves.items()
+            scheduler.open_block(name, capacity, at)
+        elif entry.kind == "submit":
+            until = datetime.fromisoformat(json.loads(entry.details or "{}")["queue"]["until"])
+            timeout = policies.microseconds(until) - at
+            scheduler.submit(run_id, curves, at, timeout=timeout)
+        elif entry.kind in ("consume", "settle"):
+            scheduler.go_to(at)
+            scheduler.consume(run_id, curves)
+        elif entry.kind == "give_back":
+            scheduler.release(run_id, at)
+    scheduler.go_to(policies.microseconds(entries[-1].recorded_at))
+    return [
+        (name, policies.moment(int(at or 0)).isoformat()) for name, _, at in scheduler.decisions
+    ]
 
 
 def test_two_processes_want_the_last_of_the_allowance(tmp_path: Path) -> None:

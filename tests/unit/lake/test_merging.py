@@ -10,18 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_udfs.budget import Loss
+from dp_udfs.budget import Loss, RenyiCurve
 from dp_udfs.errors import LedgerConflictError, PrivacyError
-from jobs.lake import carries, decisions
+from dp_udfs.policies import DpfByArrivals, DpfByTime, Policy
+from jobs.lake import carries, decisions, queueing
 from jobs.lake.balances import Balances
-from jobs.lake.decisions import Demand, Opening, Sending
+from jobs.lake.decisions import BlockOpening, Demand, Opening, Sending
 from jobs.lake.entries import GENESIS, SCHEMA_VERSION, Entry, Fact, credit_id
 from jobs.lake.merging import lacking
+from jobs.lake.rounds import Waiting
 
 NOVEMBER, DECEMBER = date(2026, 11, 1), date(2026, 12, 1)
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 REGIONS = ("east", "north", "west")
 ANALYST, DATASET = "research", "films"
+POLICIES: tuple[Policy, ...] = (DpfByArrivals(3), DpfByTime(600, 60))
 
 
 class Region:
@@ -64,10 +67,13 @@ class Region:
 def act(region: Region, draw: st.DrawFn, *, escrow: bool, at: datetime) -> None:
     """Do one thing that a program could do there."""
     balances = region.balances()
+    head = balances.heads.get(region.name)
+    now = max(at, head.recorded_at) if head else at  # as the journal has it
     units, calls = draw(st.integers(0, 40)), draw(st.integers(0, 4))
     own = [c for c in balances.claims.values() if c.is_open and c.region == region.name]
     kind = draw(
         st.sampled_from(["open", "ask", "ask", "settle", "close", "override", "send", "get"])
+        | st.sampled_from(["queue", "block", "wait", "wait", "wait", "round", "round", "retire"])
     )
     facts: Sequence[Fact] = []
     if kind == "open":
@@ -88,8 +94,11 @@ def act(region: Region, draw: st.DrawFn, *, escrow: bool, at: datetime) -> None:
     elif kind == "settle" and own:
         claim = draw(st.sampled_from(own))
         facts = decisions.settle(claim, Loss(claim.units // 2, claim.calls), None)
+        facts = queueing.around(balances, now, claim, facts)
     elif kind == "close" and own:
-        facts = decisions.close(draw(st.sampled_from(own)), "give_back", "nothing was read")
+        claim = draw(st.sampled_from(own))
+        facts = decisions.close(claim, "give_back", "nothing was read")
+        facts = queueing.around(balances, now, claim, facts)
     elif kind == "override" and not escrow:
         account = balances.account_on(ANALYST, DATASET, at)
         facts = decisions.override(account, 60 + units, None, None, "why") if account else []
@@ -100,14 +109,63 @@ def act(region: Region, draw: st.DrawFn, *, escrow: bool, at: datetime) -> None:
         facts = decisions.debit(balances, at, asked_to, earlier)
     elif kind == "get":
         facts = decisions.credits(balances)
+    else:
+        facts = queue_facts(region, draw, balances, now, kind)
     region.write(facts, at)
+
+
+def queue_facts(
+    region: Region, draw: st.DrawFn, balances: Balances, now: datetime, kind: str
+) -> Sequence[Fact]:
+    """Say one thing that a program could say of a queue there."""
+    if kind == "queue":
+        policy = draw(st.sampled_from(POLICIES))
+        return queueing.open_queue(balances, DATASET, policy)
+    if kind == "block":
+        return decisions.open_blocks(balances, [block(draw(st.integers(1, 2)))])
+    if kind == "wait":
+        run_id = f"wait-{draw(st.integers(0, 5))}"
+        names = draw(st.sets(st.sampled_from(["block 1", "block 2"]), min_size=1))
+        asked = Demand(
+            run_id=run_id, analyst=ANALYST, dataset="",
+            loss=Loss(draw(st.sampled_from([0, 0, 0, 3]))),
+            blocks=dict.fromkeys(sorted(names), RenyiCurve((draw(st.integers(1, 60)),))),
+        )  # fmt: skip
+        facts, _ = queueing.submit(
+            balances,
+            now,
+            balances.claims.get((region.name, run_id)),
+            asked,
+            Waiting(timeout=timedelta(minutes=draw(st.integers(0, 9)))),
+            f"{region.name}:{len(region.table)}",
+            lambda *_: (),
+        )
+        return facts
+    if kind == "round":
+        return queueing.run_round(balances, now)
+    if kind == "retire":
+        return queueing.retire(balances, now, "block 1", "its data are gone")
+    return ()
+
+
+def block(number: int) -> BlockOpening:
+    """A block that each region may open, before it hears that another one has."""
+    return BlockOpening(
+        block_id=f"block {number}", dataset=DATASET, capacity=RenyiCurve((100,)),
+        alphas=("inf",), mode="enforce", details={},
+    )  # fmt: skip
 
 
 @st.composite
 def worlds(draw: st.DrawFn, *, escrow: bool) -> list[Region]:
     """Regions that act, and now and then hear of each other."""
     regions = [Region(name) for name in REGIONS]
-    for step in range(draw(st.integers(0, 30))):
+    if draw(st.integers(0, 2)):
+        east = regions[0]
+        policy = draw(st.sampled_from(POLICIES))
+        east.write(queueing.open_queue(east.balances(), DATASET, policy), NOON)
+        east.write(decisions.open_blocks(east.balances(), [block(1), block(2)]), NOON)
+    for step in range(draw(st.integers(0, 12) | st.integers(20, 40))):
         region = draw(st.sampled_from(regions))
         if draw(st.booleans()):
             region.copy(draw(st.sampled_from(regions)))
@@ -121,6 +179,7 @@ def worlds(draw: st.DrawFn, *, escrow: bool) -> list[Region]:
 def content(balances: Balances) -> tuple[object, ...]:
     return (
         balances.heads, balances.accounts, balances.claims, balances.transfers, balances.refused,
+        balances.blocks, balances.queues,
     )  # fmt: skip
 
 
@@ -168,6 +227,9 @@ def test_a_carry_keeps_what_regions_own_and_have_sent(regions: list[Region]) -> 
         assert carried.accounts == {key: value for key, value in balances.accounts.items() if value}
         assert carried.transfers == balances.transfers
         assert carried.heads == balances.heads
+        assert (carried.blocks, carried.queues) == (balances.blocks, balances.queues)
+        kept = {key: c for key, c in balances.claims.items() if c.is_open or c.state == "waiting"}
+        assert carried.claims == kept
 
 
 def test_what_was_sent_is_received_once() -> None:
