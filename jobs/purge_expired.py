@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobs.lake import batches, program, purging, reports, retention, snapshots
 from jobs.lake.ledger import utc_now
@@ -50,13 +50,16 @@ def main(options: argparse.Namespace) -> None:
     """Purge the dataset of the command line."""
     lake = load_lake(options.conf)
     dataset = load_dataset(options.dataset, lake)
-    facts: dict[str, Any] = {"dataset": dataset.name, "dry_run": options.dry_run}
     if options.dry_run:
         purge = plan(lake, dataset, utc_now(), at_once=options.at_once)
-        facts["kept_snapshots"] = len(purge.kept)
+        waiting = bool(purge.kept)
     else:
         purge, waiting = purge_expired(lake, dataset, at_once=options.at_once)
-        facts["files"] = _files(dataset, purge) if waiting else "removed"
+    facts = {
+        "dataset": dataset.name,
+        "dry_run": options.dry_run,
+        "files": _files(dataset, purge) if waiting else "removed",
+    }
     reports.show(options, shown(dataset, purge), facts)
 
 
@@ -137,14 +140,17 @@ def shown(dataset: DatasetSettings, purge: Purge) -> list[dict[str, str]]:
     }
     if leavers:
         rows["opt_outs"] = "all ids; their keyed hashes stay, in the table beside it"
-    return [{"table": table, "removed": what} for table, what in rows.items()]
+    return [{"table": table, "goes": what} for table, what in rows.items()]
 
 
 def _files(dataset: DatasetSettings, purge: Purge) -> str:
-    """Say for what the files that are left wait."""
+    """Say what the files wait for that are left."""
     last = max(snapshot.published_at for snapshot in purge.kept)
     until = last + retention.longest_wait(dataset.table)
-    return f"some wait for the next snapshot and the run after it, until {until.date()} at most"
+    return (
+        f"those that readers may need stay until the first run after the next snapshot, "
+        f"or after {until.date()}"
+    )
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def remove_files(path: str, keep: Collection[int]) -> bool:
 def _refusal(path: str, problem: str) -> SettingsError:
     return SettingsError(
         f"table {path}: {problem}, so a person could not be deleted from it for good; move it "
-        f"aside and ingest its rows into a new one (--format-in delta)"
+        f"aside and let jobs/ingest_engagements.py make a new one of its rows"
     )
 
 

@@ -90,6 +90,14 @@ def users(spark: "SparkSession", small: SmallLake, snapshot_id: int | None = Non
     return {row["user"] for row in engagements.select(spark, question).collect()}
 
 
+def test_tables_that_would_keep_something_are_refused(
+    tmp_path: Path, secret: bytes, spark: "SparkSession"
+) -> None:
+    made = lakes.make(tmp_path / "lake", secret)  # with the properties that delta-rs chooses
+    with pytest.raises(SettingsError, match="keeps statistics of 'user_id', so a person could not"):
+        batches.create_tables(spark, made.dataset)
+
+
 def test_nothing_of_a_person_who_left_is_in_any_file(
     small: SmallLake, spark: "SparkSession"
 ) -> None:
@@ -120,6 +128,11 @@ def test_nothing_of_a_person_who_left_is_in_any_file(
     assert content(small.lake.tables.ledger) == ledger, "the ledger is never purged"
     with pytest.raises(ClaimError, match="ask about the newest snapshot, or publish one"):
         small.release(spark, snapshot_id=2, at=NOON + 2 * DAY, **DEVICES)
+
+    with pytest.raises(SettingsError, match="may not be read any more"):
+        small.release(
+            spark, at=NOON + 9 * DAY, **DEVICES, window={"from": AS_OF - 28 * DAY, "to": AS_OF}
+        )
 
     late = [watched(user, device="radio") for user in (LEAVES, STAYS)]
     rotate_secret(small)
