@@ -236,12 +236,19 @@ def check_releases(
 
 
 def claimed_labels(entries: Iterable[Entry]) -> set[str]:
-    """List the answers that some claim asked for, or a restore has written down as lost."""
+    """List the answers that some granted claim asked for, or a restore has written down as lost."""
     labels: set[str] = set()
+    asked: dict[str, str] = {}  # by claim: one that waits has said it before it is granted
     for entry in entries:
-        said = json.loads(entry.details or "{}") if entry.kind in ("allocate", "restore") else {}
-        labels |= {each["label"] for each in said.get("lost", ())}
-        labels |= {label for label in (entry.label, said.get("label")) if label}
+        said = json.loads(entry.details or "{}") if entry.kind != "carry" else {}
+        if entry.claim_id and "label" in said:
+            asked[entry.claim_id] = said["label"]
+        if entry.kind == "allocate" and entry.claim_id in asked:
+            labels.add(asked[entry.claim_id])
+        if entry.label:
+            labels.add(entry.label)
+        if entry.kind == "restore":
+            labels |= {each["label"] for each in said.get("lost", ())}
     return labels
 
 

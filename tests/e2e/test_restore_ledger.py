@@ -188,6 +188,28 @@ def test_a_charge_that_only_a_stored_answer_knows_is_charged_to_all_who_may_have
         assert (again.rows, again.answer["charged"]) == (rows, [0, 0])
 
 
+def test_a_completion_that_was_stopped_goes_on(
+    drill: Drill, small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drill.run(small, question={"window": {"days": 3}})
+    lose(small, "ledger")
+    backups.restore(small.lake, small.ledger(NOON), [backups.read(small.root / "backup").entries])
+    for step in ("settle", "complete"):  # of the first analyst; of all
+
+        def dies(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, step, dies)
+            with pytest.raises(KeyboardInterrupt):
+                complete(small)
+        assert small.ledger(NOON).is_restored()
+    assert [each.analyst for each in complete(small)] == ["marketing", "research"]
+    assert left(small, "research") == 3000 - 6
+    assert left(small, "marketing") == 3000 - 6 - 7 - 6
+    assert wrong(small) == complete(small) == []
+
+
 def test_where_less_is_left_than_was_lost_all_of_it_is_taken(
     drill: Drill, tmp_path: Path, secret: bytes
 ) -> None:
