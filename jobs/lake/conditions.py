@@ -24,7 +24,7 @@ def normal_form(filters: Filters, dataset: DatasetSettings) -> Clauses:
         merged[test[0]] = _both(merged[test[0]], test) if test[0] in merged else test
     for group in filters.any:
         if not group:
-            raise SettingsError("question: filters.any: a group is empty")
+            raise SettingsError("filters.any: a group is empty")
         tests = tuple(sorted({_test(condition, dataset) for condition in group}, key=repr))
         if len(tests) == 1:
             test = tests[0]
@@ -43,16 +43,14 @@ def _test(condition: Condition, dataset: DatasetSettings) -> Test:
     if condition.any_of is not None:
         values = condition.any_of
         if any(type(value) is not wanted for value in values):
-            raise SettingsError(
-                f"question: filters: column {name!r} holds values of type {column.type}"
-            )
+            raise SettingsError(f"filters: column {name!r} holds values of type {column.type}")
         unknown = set(values) - set(column.domain) if column.domain != "unknown" else set()
         if unknown:
             strange = min(map(repr, unknown))
-            raise SettingsError(f"question: filters: {strange} is not in the domain of {name!r}")
+            raise SettingsError(f"filters: {strange} is not in the domain of {name!r}")
         return name, _sorted(values)
     if column.type != "bigint":
-        raise SettingsError(f"question: filters: column {name!r} is text; use 'in'")
+        raise SettingsError(f"filters: column {name!r} is text; use 'in'")
     low, high = condition.at_least, condition.at_most
     if column.domain == "unknown":
         return name, low, high

@@ -4,7 +4,7 @@ import argparse
 from datetime import date
 from typing import Any, get_args
 
-from jobs.lake.settings import MechanismName, QuestionSettings, build, read
+from jobs.lake.settings import MechanismName, QuestionSettings, build, load_question
 
 
 def add_question(parser: argparse.ArgumentParser, *, many: bool = False) -> None:
@@ -42,16 +42,16 @@ def read_question(options: argparse.Namespace) -> QuestionSettings:
     """Read the question that the options describe."""
     content = _given(options)
     if options.question is None:
-        return build("options", QuestionSettings, content)
-    return read(options.question, QuestionSettings, content)
+        return build("options", QuestionSettings, content | {"source": "options"})
+    return load_question(options.question, content)
 
 
 def read_questions(options: argparse.Namespace) -> list[QuestionSettings]:
     """Read the questions of several release files, or the one that the options describe."""
     content = _given(options)
     if not options.question:
-        return [build("options", QuestionSettings, content)]
-    return [read(path, QuestionSettings, content) for path in options.question]
+        return [build("options", QuestionSettings, content | {"source": "options"})]
+    return [load_question(path, content) for path in options.question]
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:

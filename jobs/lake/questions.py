@@ -242,6 +242,16 @@ def resolve(
     UnboundedContributionError
         If the mechanism asked for needs a bound that the dataset file does not declare.
     """
+    try:
+        return _resolved(settings, dataset, snapshot, secret_id)
+    except (SettingsError, UnboundedContributionError) as error:
+        raise type(error)(f"{settings.source}: {error}") from None
+
+
+def _resolved(
+    settings: QuestionSettings, dataset: DatasetSettings, snapshot: Snapshot, secret_id: str
+) -> Question:
+    """Resolve a question; errors begin with the key, and who asked us adds the file."""
     start, end = _window(settings.window, dataset, snapshot)
     element = dataset.column(settings.element, "element", "element")
     mechanism, show = _mechanism(settings, dataset, element)
@@ -274,7 +284,7 @@ def _window(window: Window, dataset: DatasetSettings, snapshot: Snapshot) -> tup
         start, end = window.start, window.end
     if start < oldest or end > snapshot.as_of:
         raise SettingsError(
-            f"question: window: {start} to {end} leaves what snapshot {snapshot.snapshot_id} "
+            f"window: {start} to {end} leaves what snapshot {snapshot.snapshot_id} "
             f"holds: {oldest} to {snapshot.as_of} (retention {dataset.table.retention_days} days)"
         )
     return start, end
@@ -319,16 +329,14 @@ def _default_mechanism(column: Column) -> str:
 def _check_facts(name: str, element: str, column: Column, dataset: DatasetSettings) -> None:
     """Refuse a mechanism whose guarantee needs a fact that is not declared."""
     if name.startswith("known") and column.domain == "unknown":
-        raise SettingsError(
-            f"question: mechanism: {name} needs a public domain for column {element!r}"
-        )
+        raise SettingsError(f"mechanism: {name} needs a public domain for column {element!r}")
     if not name.endswith("gumbel") and column.l0 is None:
         raise UnboundedContributionError(
-            f"question: mechanism: {name} needs l0 declared for column {element!r}"
+            f"mechanism: {name} needs l0 declared for column {element!r}"
         )
     if name == "fixed_gaussian" and not dataset.budget.gaussian:
         raise SettingsError(
-            f"question: mechanism: fixed_gaussian needs gaussian = true under [budget] of dataset "
+            f"mechanism: fixed_gaussian needs gaussian = true under [budget] of dataset "
             f"{dataset.name}"
         )
 
@@ -340,21 +348,21 @@ def _check_parameters(name: str, settings: QuestionSettings) -> None:
     _need(settings.max_candidates, "max_candidates", cut, name)
     k, most = settings.k, settings.max_candidates
     if most is not None and most > LARGEST_MAX_CANDIDATES:
-        raise SettingsError(f"question: max_candidates: at most {LARGEST_MAX_CANDIDATES}")
+        raise SettingsError(f"max_candidates: at most {LARGEST_MAX_CANDIDATES}")
     if ranked and k is not None and most is not None and k > most:
-        raise SettingsError(f"question: k: {k} is above max_candidates = {most}")
+        raise SettingsError(f"k: {k} is above max_candidates = {most}")
     if not ranked and not settings.with_counts:
-        raise SettingsError(f"question: with_counts: {name} always releases counts")
+        raise SettingsError(f"with_counts: {name} always releases counts")
     if name != "unknown_gumbel" and not settings.optimise_threshold:
-        raise SettingsError(f"question: optimise_threshold: {name} has no such step")
+        raise SettingsError(f"optimise_threshold: {name} has no such step")
 
 
 def _need(value: int | None, key: str, needed: bool, name: str, optional: bool = False) -> None:
     """Refuse a parameter that is missing where it matters, or given where it would be ignored."""
     if needed and value is None:
-        raise SettingsError(f"question: {key}: missing; {name} needs it")
+        raise SettingsError(f"{key}: missing; {name} needs it")
     if not needed and value is not None and not optional:
-        raise SettingsError(f"question: {key}: {name} does not use it; leave it out")
+        raise SettingsError(f"{key}: {name} does not use it; leave it out")
 
 
 def _cohorts(
@@ -374,6 +382,6 @@ def _cohorts(
     if not lists:
         return (ALL,), None
     if math.prod(map(len, lists)) > LARGEST_COHORTS:
-        raise SettingsError(f"question: cohorts: more than {LARGEST_COHORTS} of them")
+        raise SettingsError(f"cohorts: more than {LARGEST_COHORTS} of them")
     cohorts = tuple(sorted(COHORT_SEPARATOR.join(parts) for parts in itertools.product(*lists)))
     return cohorts, min(per_user, len(cohorts)) if bounded else None

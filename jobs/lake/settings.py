@@ -423,7 +423,7 @@ class DatasetSettings(Table):
         if column is None or use not in column.use:
             allowed = [n for n, c in self.columns.items() if use in c.use]
             raise SettingsError(
-                f"question: {key}: {name!r} is not declared for use as {use} in dataset "
+                f"{key}: {name!r} is not declared for use as {use} in dataset "
                 f"{self.name} (declared: {', '.join(allowed) or 'none'})"
             )
         return column
@@ -519,6 +519,7 @@ class Filters(Table):
 class QuestionSettings(Table):
     """`conf/releases/<name>.toml`, or the same keys as options of a program."""
 
+    source: Text = "question"  # where it is written: filled in by who reads it, for messages
     dataset: Name
     element: Name
     measure: Literal["users", "rows"]
@@ -639,7 +640,7 @@ def load_dataset(name: str, lake: LakeSettings) -> DatasetSettings:
 
 def load_question(path: str | Path, overrides: Mapping[str, Any] | None = None) -> QuestionSettings:
     """Read a release file; `overrides` are options of the command line."""
-    return read(path, QuestionSettings, overrides)
+    return read(path, QuestionSettings, {**(overrides or {}), "source": str(path)})
 
 
 def _simple(name: str) -> str:
