@@ -39,7 +39,7 @@ demo: install ## private answers about real people's film choices, in about two 
 .PHONY: test
 test: lint types ## everything that has to pass; what needs no Spark runs beside what does
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/statistical \
-		> $(VENV)/tests-without-spark.txt 2>&1 & without=$$!; \
+		> $(VENV)/tests-without-spark.txt 2>&1 & without=$$!; trap "kill $$without" INT TERM; \
 	$(BIN)/python -m pytest tests/spark tests/e2e; with=$$?; \
 	wait $$without; without=$$?; cat $(VENV)/tests-without-spark.txt; \
 	exit $$((with + without))
