@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_udfs.amounts import Curve
 from dp_udfs.blocks import Block
 from dp_udfs.claims import Claim
 
@@ -20,6 +19,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _FORGIVEN = 1 + 1e-9  # rounding of sums that only rank
+_NEAR = 1e-9  # of a block's total: far more than rounding may add up to
 
 
 class Grant(NamedTuple):
@@ -129,17 +129,7 @@ class _Table:
         self.claim = np.repeat(np.arange(len(claims)), [len(claim.blocks) for claim in claims])
         named = [block for claim in claims for block in claim.blocks]
         self.block = np.array([index[block.block_id] for block in named], dtype=np.int64)
-        curves = (curve for claim in claims for curve in claim.demand)
-        self.demand = np.array(
-            [
-                [
-                    amount / total if total > 0 else np.inf
-                    for amount, total in zip(c, b.total, strict=True)
-                ]
-                for c, b in zip(curves, named, strict=True)
-            ],
-            dtype=np.float64,
-        )
+        self.demand = _shares(claims)
         by_block = np.argsort(self.block, kind="stable")
         ends = np.cumsum(np.bincount(self.block, minlength=len(blocks)))
         self.entries_of = np.split(by_block, ends[:-1])
@@ -159,8 +149,15 @@ class _Table:
         cost = np.bincount(self.claim, weights=share, minlength=len(self.weights))
         efficiency = np.full(len(cost), np.inf)
         np.divide(self.weights, cost, out=efficiency, where=cost > 0)
+        eligible = self.waiting & np.isfinite(cost) & self._may_fit()
         ranked = np.argsort(-efficiency, kind="stable")
-        return iter(ranked[self.waiting[ranked] & np.isfinite(cost[ranked])].tolist())
+        return iter(ranked[eligible[ranked]].tolist())
+
+    def _may_fit(self) -> NDArray[np.bool_]:
+        """Leave out claims that surely do not fit; whoever is near is looked at exactly."""
+        near = self.demand <= (self.room + _NEAR)[self.block]
+        refused = np.bincount(self.claim, weights=~near.any(axis=1), minlength=len(self.weights))
+        return np.asarray(refused == 0)
 
     def take(self, place: int) -> None:
         """Note that a claim was granted."""
@@ -200,17 +197,26 @@ def _room(block: Block) -> list[float]:
     ]
 
 
-def _shares(demand: Curve, block: Block) -> list[float]:
-    """Return a demand at each order, as a share of the total; infinite where that is not used."""
-    return [
-        float(amount / total) if total > 0 else np.inf
-        for amount, total in zip(demand, block.total, strict=True)
-    ]
+def _shares(claims: Sequence[Claim]) -> FloatArray:
+    """Return the demand of each entry at each order, as a share of the total; or infinity."""
+    known: dict[tuple[int, int], int] = {}  # by identity: few curves are many entries
+    rows: list[list[float]] = []
+    places = []
+    for claim in claims:
+        for block, demand in zip(claim.blocks, claim.demand, strict=True):
+            key = id(demand), id(block.total)
+            if key not in known:
+                known[key] = len(rows)
+                shares = zip(demand, block.total, strict=True)
+                rows.append([float(d / total) if total > 0 else np.inf for d, total in shares])
+            places.append(known[key])
+    return np.array(rows)[places]
 
 
 def _copies(claims: Sequence[Claim]) -> dict[str, Block]:
     """Copy blocks, to try grants on: `take` replaces what a block has taken, and nothing else."""
-    return {block.block_id: copy.copy(block) for claim in claims for block in claim.blocks}
+    blocks = {block.block_id: block for claim in claims for block in claim.blocks}
+    return {block_id: copy.copy(block) for block_id, block in blocks.items()}
 
 
 def _fits(claim: Claim, blocks: dict[str, Block]) -> bool:
