@@ -5,6 +5,7 @@ unless said. The numbers are those of Luo et al. (2021), Tholoniat et al. (2022,
 et al. (2023, Cohere), where those are public.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,39 +37,46 @@ class Workload:
         In the order of submission.
     mean_gap : float
         Mean time between two claims: N claims take about N gaps.
+    ns : tuple of int
+        Numbers of claims to share a block among, from few to many, that show the whole curve.
     """
 
     blocks: Sequence[BlockSpec]
     claims: Sequence[ClaimSpec]
     mean_gap: float
+    ns: tuple[int, ...]
 
 
 def single_block(
     seed: int, *, mice: float = 0.75, duration: float = 236.0, timeout: float | None = 300.0
 ) -> Workload:
     """One block of epsilon 1 under basic composition; a claim a second."""
-    return _micro(seed, mice, duration, 1.0, timeout, renyi=False, grows=False)
+    ns = (1, 10, 50, 75, 100, 125, 175, 200, 225, 275, 325)
+    return _micro(seed, mice, duration, 1.0, timeout, ns, renyi=False, grows=False)
 
 
 def multi_block(
     seed: int, *, mice: float = 0.75, duration: float = 300.0, timeout: float | None = None
 ) -> Workload:
     """Twelve blocks at first and one every ten seconds; 12.8 claims a second."""
-    return _micro(seed, mice, duration, 0.078125, timeout, renyi=False, grows=True)
+    ns = (1, 10, 50, 75, 100, 125, 175, 210, 275, 325, 375, 750, 1125, 1500, 3000, 6000, 10_000)
+    return _micro(seed, mice, duration, 0.078125, timeout, ns, renyi=False, grows=True)
 
 
 def renyi_single_block(
     seed: int, *, mice: float = 0.75, duration: float = 34_289.0, timeout: float | None = 300.0
 ) -> Workload:
     """One block of (1, 1e-6) under Rényi accounting; a claim a second."""
-    return _micro(seed, mice, duration, 1.0, timeout, renyi=True, grows=False)
+    ns = _parts_of_a_renyi_block(0.01, 0.1, 0.5, 0.75, 1, 1.25, 1.75, 2, 2.25, 2.75, 3.25)
+    return _micro(seed, mice, duration, 1.0, timeout, ns, renyi=True, grows=False)
 
 
 def renyi_multi_block(
     seed: int, *, mice: float = 0.75, duration: float = 300.0, timeout: float | None = None
 ) -> Workload:
     """As `multi_block`, under Rényi accounting; 234 claims a second."""
-    return _micro(seed, mice, duration, 0.004264781, timeout, renyi=True, grows=True)
+    ns = _parts_of_a_renyi_block(0.1, 0.5, 0.75, 1, 1.25, 1.75, 2.1)
+    return _micro(seed, mice, duration, 0.004264781, timeout, ns, renyi=True, grows=True)
 
 
 def macro(
@@ -86,7 +94,8 @@ def macro(
         newest = min(int(at), days - 1)
         wanted = _log_uniform(random, 500)
         claims.append(_claim(number, at, _newest(blocks, newest, wanted), demand))
-    return Workload(blocks, claims, 1 / claims_a_day)
+    ns = tuple(claims_a_day * share // 100 for share in (10, 25, 50, 100, 200, 400, 800, 1600))
+    return Workload(blocks, claims, 1 / claims_a_day, ns)
 
 
 def dpack_synthetic(seed: int, *, claims: int = 1200, block_count: int = 30) -> Workload:
@@ -106,7 +115,33 @@ def dpack_synthetic(seed: int, *, claims: int = 1200, block_count: int = 30) -> 
         specs.append(
             _claim(number, at, _newest(blocks, newest, wanted), curve(epsilon, DEFAULT_ALPHAS))
         )
-    return Workload(blocks, specs, duration / claims)
+    ns = tuple(claims * share // 100 for share in (2, 5, 10, 20, 40, 60, 80, 100))
+    return Workload(blocks, specs, duration / claims, ns)
+
+
+def alibaba_dp(
+    seed: int, *, claims: int = 3000, days: int = 30, starting_blocks: int = 100
+) -> Workload:
+    """Claims of very different size on 1 to 100 newest blocks, as in a data centre. Times in days.
+
+    The smallest share that a claim has of a block is log-uniform from 0.001 to 1, as in DPack's
+    Alibaba-DP; mechanisms and numbers of blocks are drawn here, for that trace is not public.
+    """
+    random = np.random.default_rng(seed)
+    capacity = renyi_capacity(10.0, 1e-7, DEFAULT_ALPHAS)
+    born = [0.0] * starting_blocks + [float(day) for day in range(1, days)]
+    blocks = [BlockSpec(f"b{place}", at, capacity) for place, at in enumerate(born)]
+    specs = []
+    for number, at in enumerate(_arrivals(random, days / claims, float(days))):
+        epsilon = float(np.exp(random.uniform(math.log(0.05), math.log(5.0))))
+        curve = gaussian_curve if random.random() < 0.5 else laplace_curve
+        loss = curve(epsilon, DEFAULT_ALPHAS)
+        smallest = min(d / c for d, c in zip(loss, capacity, strict=True) if c > 0)
+        factor = float(np.exp(random.uniform(math.log(0.001), 0))) / smallest
+        names = _newest(blocks, starting_blocks - 1 + int(at), _log_uniform(random, 100))
+        specs.append(_claim(number, at, names, tuple(factor * amount for amount in loss)))
+    ns = tuple(claims * share // 100 for share in (2, 5, 10, 20, 40, 60, 80, 100))
+    return Workload(blocks, specs, days / claims, ns)
 
 
 def cohere(seed: int, *, rounds: int = 40, requests: int = 504, active: int = 12) -> Workload:
@@ -128,10 +163,14 @@ def cohere(seed: int, *, rounds: int = 40, requests: int = 504, active: int = 12
             some = active // 4 if random.random() < 0.5 else None
             at = week + float(random.random())
             claims.append(ClaimSpec(f"c{number}", at, dict.fromkeys(groups, curve), any_of=some))
-    return Workload(blocks, sorted(claims, key=lambda claim: claim.submitted_at), 1 / requests)
+    claims.sort(key=lambda claim: claim.submitted_at)
+    ns = tuple(requests * share // 100 for share in (10, 25, 50, 100, 200, 400, 800))
+    return Workload(blocks, claims, 1 / requests, ns)
 
 
-def newest_blocks(seed: int, *, claims: int, block_count: int, alphas: int = 1) -> Workload:
+def newest_blocks(
+    seed: int, *, claims: int = 100_000, block_count: int = 10_000, alphas: int = 1
+) -> Workload:
     """Claims on the newest b blocks, b log-uniform from 1 to 50: the measure of speed.
 
     Three quarters ask a hundredth of a block, the others a tenth. A block is made each unit of
@@ -151,25 +190,47 @@ def newest_blocks(seed: int, *, claims: int, block_count: int, alphas: int = 1) 
         newest = min(int(at), block_count - 1)
         demand = curves[0.01 if random.random() < 0.75 else 0.1]
         specs.append(_claim(number, at, _newest(blocks, newest, _log_uniform(random, 50)), demand))
-    return Workload(blocks, specs, gap)
+    return Workload(blocks, specs, gap, (1, 50, 100, 200, 500, 1000))
 
 
-NAMED: dict[str, Callable[[int], Workload]] = {
+NAMED: dict[str, Callable[..., Workload]] = {
     "single-block": single_block,
     "multi-block": multi_block,
     "renyi-single-block": renyi_single_block,
     "renyi-multi-block": renyi_multi_block,
     "macro": macro,
     "dpack-synthetic": dpack_synthetic,
+    "alibaba-dp": alibaba_dp,
     "cohere": cohere,
+    "newest-blocks": newest_blocks,
 }
 
 
-def named(name: str, seed: int) -> Workload:
-    """Return a workload by its name."""
+def named(name: str, seed: int, **changes: float | None) -> Workload:
+    """Return a workload by its name.
+
+    Parameters
+    ----------
+    name : str
+        A name in `NAMED`.
+    seed : int
+        The same seed gives the same workload.
+    changes : float
+        What to change of it: parameters of its function, such as `mice` and `duration`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is no such workload, or it has no such parameter.
+    """
     if name not in NAMED:
         raise InvalidParameterError(f"workload = {name!r} is none of {', '.join(NAMED)}")
-    return NAMED[name](seed)
+    checks.non_negative_integers(seed=seed)
+    has = inspect.signature(NAMED[name]).parameters
+    for change in changes:
+        if change not in has:
+            raise InvalidParameterError(f"workload {name} has no {change} to change")
+    return NAMED[name](seed, **changes)
 
 
 def renyi_capacity(epsilon: float, delta: float, alphas: Sequence[float]) -> tuple[float, ...]:
@@ -197,12 +258,15 @@ def _micro(
     duration: float,
     gap: float,
     timeout: float | None,
+    ns: tuple[int, ...],
     *,
     renyi: bool,
     grows: bool,
 ) -> Workload:
     """Mice of 0.01 and elephants of 0.1, on the newest block or on the newest ten."""
     checks.positive(duration=duration)
+    if not 0 <= mice <= 1:
+        raise InvalidParameterError(f"mice = {mice} must be a share from 0 to 1")
     random = np.random.default_rng(seed)
     capacity: Numbers = renyi_capacity(1.0, 1e-6, PAPER_ALPHAS) if renyi else 1.0
     born = [0.0] * 12 + [10.0 * i for i in range(1, math.ceil(duration / 10))] if grows else [0.0]
@@ -215,7 +279,11 @@ def _micro(
         newest = min(11 + int(at / 10), len(blocks) - 1) if grows else 0
         wanted = 10 if grows and random.random() < 0.25 else 1
         claims.append(_claim(number, at, _newest(blocks, newest, wanted), demand, timeout))
-    return Workload(blocks, claims, gap)
+    return Workload(blocks, claims, gap, ns)
+
+
+def _parts_of_a_renyi_block(*factors: float) -> tuple[int, ...]:
+    return tuple(round(MICE_IN_A_RENYI_BLOCK * factor) for factor in factors)
 
 
 def _arrivals(random: np.random.Generator, gap: float, duration: float) -> list[float]:

@@ -94,6 +94,7 @@ def test_packing_serves_more_than_fairness_and_that_more_than_first_come() -> No
         lambda seed: workloads.renyi_multi_block(seed, duration=2.0),
         lambda seed: workloads.macro(seed, days=4),
         lambda seed: workloads.dpack_synthetic(seed, claims=100),
+        lambda seed: workloads.alibaba_dp(seed, claims=100),
         lambda seed: workloads.cohere(seed, rounds=2, requests=50),
         lambda seed: workloads.newest_blocks(seed, claims=500, block_count=60, alphas=3),
     ],
@@ -109,6 +110,8 @@ def test_every_workload_is_in_order_and_repeats(make: Callable[[int], Workload])
         assert all(born[block_id] <= claim.submitted_at for block_id in claim.demand)
 
 
-def test_unknown_workloads_are_named() -> None:
+def test_unknown_workloads_and_changes_are_named() -> None:
     with pytest.raises(InvalidParameterError, match="'big' is none of single-block"):
         workloads.named("big", 1)
+    with pytest.raises(InvalidParameterError, match="workload macro has no mice"):
+        workloads.named("macro", 1, mice=0.5)
