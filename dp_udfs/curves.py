@@ -6,9 +6,11 @@ Values are in nats; `RenyiCurve.demand` and `RenyiCurve.capacity` make whole num
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 from dp_udfs import checks, composition
 from dp_udfs.checks import Real
+from dp_udfs.errors import InvalidParameterError
 
 
 def block_capacity(epsilon: Real, delta: Real, alphas: Sequence[str]) -> list[float]:
@@ -55,6 +57,39 @@ def units_curve(
     checks.non_negative_integers(units=units)
     step = float(checks.exact_epsilon(epsilon))
     return [units * _step(alpha, step, gaussian) for alpha in map(float, alphas)]
+
+
+def pure_curve(epsilon: Real, alphas: Sequence[str]) -> list[Fraction]:
+    """Give what one epsilon-DP computation takes from a block, exactly.
+
+    Notes
+    -----
+    Privacy: epsilon-DP implies epsilon^2/2-zCDP (Bun and Steinke 2016, proposition 1.4), and its
+    Rényi divergence is at most epsilon at every order.
+    """
+    loss = checks.exact_epsilon(epsilon)
+    return [
+        loss if math.isinf(float(alpha)) else min(loss, checks.exact(alpha=alpha) * loss**2 / 2)
+        for alpha in alphas
+    ]
+
+
+def zcdp_curve(rho: Real, alphas: Sequence[str]) -> list[Fraction]:
+    """Give what one rho-zCDP computation takes from a block: alpha rho at each order, exactly.
+
+    Gaussian noise of deviation sigma at sensitivity 1 has rho = 1 / (2 sigma^2).
+
+    Raises
+    ------
+    InvalidParameterError
+        If rho is not positive, or the block knows the order infinity alone, where no finite loss
+        covers it.
+    """
+    loss = checks.exact(rho=rho)
+    checks.positive(rho=loss)
+    if any(math.isinf(float(alpha)) for alpha in alphas):
+        raise InvalidParameterError("rho: the block's order 'inf' knows no zCDP; give an epsilon")
+    return [checks.exact(alpha=alpha) * loss for alpha in alphas]
 
 
 def block_guarantee(

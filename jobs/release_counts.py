@@ -170,7 +170,7 @@ def release_counts(
     fingerprint = question.fingerprint(analyst)
     run_id = run_id or _next_name(ledger, fingerprint)
     begun = ledger.find(run_id)
-    if begun is None or begun.state == "given_back":
+    if begun is None or begun.state in ("given_back", "waiting"):
         _require_readable(question, day_in(dataset.table.time_zone, clock()))
     answer = releases.find(lake.tables.releases, question.label)
     if answer is None:
@@ -252,11 +252,11 @@ def _require_readable(question: Question, today: date) -> None:
 
 
 def _next_name(ledger: Ledger, fingerprint: str) -> str:
-    """Name a run that was given no name: as its first try here, unless that expired."""
+    """Name a run that was given no name: as its first try here, unless that came to nothing."""
     for number in itertools.count(1):
         name = f"{fingerprint[:32]}-{number}"
         claim = ledger.find(name)
-        if claim is None or (claim.state != "expired" and claim.region == ledger.region):
+        if claim is None or (claim.may_still_serve and claim.region == ledger.region):
             break
     return name
 
@@ -267,7 +267,7 @@ def _blocks(ledger: Ledger, question: Question) -> Mapping[str, RenyiCurve]:
     published = {p.label for p in ledger.released_labels(dataset=question.account)}
     if question.dataset.blocks is None or question.label in published:
         return {}
-    ledger.open_blocks(slices.openings(question))
+    slices.open_blocks(ledger, question.dataset, slices.openings(question))
     return slices.demands(question)
 
 

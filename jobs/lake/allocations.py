@@ -179,6 +179,14 @@ class Allocation:
         return self.state in OPEN
 
     @property
+    def waited(self) -> float | None:
+        """Seconds from its submission to the decision; None without a queue, or while it waits."""
+        ticket = self.ticket
+        if ticket is None or ticket.decided_at is None:
+            return None
+        return (ticket.decided_at - ticket.submitted_at).total_seconds()
+
+    @property
     def was_granted(self) -> bool:
         """Whether it holds or held anything."""
         return self.state != "waiting" and self.state not in UNSERVED
@@ -187,6 +195,11 @@ class Allocation:
     def may_begin_again(self) -> bool:
         """Whether its run may take a new claim: it gave this one back whole."""
         return self.state == "given_back" and not self.consumed
+
+    @property
+    def may_still_serve(self) -> bool:
+        """Whether its run may still get something out of it, or out of a new claim."""
+        return self.state != "expired" and self.state not in UNSERVED
 
     def require_open(self) -> None:
         """Refuse to go on with a claim that is closed, or that waits."""

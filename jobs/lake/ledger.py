@@ -114,10 +114,9 @@ class Ledger(AccountLedger, BlockLedger, CopiedLedger):
             details=details or {},
         )
         claim = self._ask(asked, Waiting())
-        with self._journal.reading() as balances:
-            verdict = queueing.verdict(balances, self._journal.now(), claim)
-        if verdict is not None:
-            raise verdict
+        why_not = self.why_not(claim)
+        if why_not is not None:
+            raise why_not
         return claim
 
     def submit(

@@ -225,6 +225,16 @@ class LedgerReader:
             found = [b for b in balances.blocks.values() if dataset in (None, b.dataset)]
         return tuple(sorted(found, key=lambda block: block.block_id))
 
+    def waiting(self) -> tuple[Allocation, ...]:
+        """List the claims that wait in queues of this region, first to be served first."""
+        with self._journal.reading() as balances:
+            return queueing.in_order(balances, self._journal.now())
+
+    def why_not(self, claim: Allocation) -> BudgetExhaustedError | None:
+        """Say why a claim is not granted, or what it waits for; None if it is."""
+        with self._journal.reading() as balances:
+            return queueing.verdict(balances, self._journal.now(), claim)
+
     def claims(self, analyst: str, dataset: str) -> tuple[Allocation, ...]:
         """List what an analyst was ever granted on a dataset, oldest first."""
         with self._journal.reading():

@@ -225,6 +225,16 @@ def verdict(balances: Balances, now: datetime, claim: Allocation) -> BudgetExhau
     )
 
 
+def in_order(balances: Balances, now: datetime) -> tuple[Allocation, ...]:
+    """List the claims that will still wait in this region's queues, in the order of service."""
+    found: list[Allocation] = []
+    for queue in balances.queues.values():
+        if queue.region == balances.here:
+            order = Round(balances, queue, now).order()
+            found += [balances.claims[queue.region, run_id] for run_id in order]
+    return tuple(found)
+
+
 def waits_for(short: Sequence[Shortage]) -> str:
     """Say what a claim waits for: a block, what it needs there and what is unlocked."""
     if not short:

@@ -9,11 +9,11 @@ what time has brought is decided as of when it was due, however late anybody loo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 from dp_udfs.amounts import Curve as Amounts
 from dp_udfs.budget import NOTHING, Loss, RenyiCurve
-from dp_udfs.checks import exact
 from dp_udfs.claims import Claim, ClaimState
 from dp_udfs.errors import BudgetExhaustedError
 from dp_udfs.policies import DpfByArrivals, FirstComeFirstServed
@@ -36,7 +36,10 @@ _KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Waiting:
-    """How a claim is to wait: for how long, with what weight, for how many of its blocks."""
+    """How a claim is to wait: for how long, with what weight, for how many of its blocks.
+
+    The weight is written as a fraction, as `str` does.
+    """
 
     timeout: timedelta | None = None
     weight: str = "1"
@@ -98,7 +101,7 @@ class Round:
             {block_id: curve.nano for block_id, curve in claim.blocks.items()},
             self._at,
             timeout=None if terms.timeout is None else terms.timeout // timedelta(microseconds=1),
-            weight=terms.weight,
+            weight=Fraction(terms.weight),
             any_of=terms.any_of,
         )
         queue = _said_of_queue(claim, terms, entered)
@@ -289,7 +292,7 @@ def _claim_record(claim: Allocation) -> ClaimRecord:
     ticket = claim.ticket
     assert ticket is not None
     names = ticket.chosen or tuple(claim.blocks)
-    weight = exact(weight=ticket.weight)
+    weight = Fraction(ticket.weight)
     return ClaimRecord(
         claim.run_id,
         microseconds(ticket.submitted_at),

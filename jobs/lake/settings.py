@@ -33,6 +33,7 @@ from dp_udfs import checks
 from dp_udfs.curves import block_capacity
 from dp_udfs.errors import SettingsError
 from jobs.lake.budgets import grid
+from jobs.lake.queue_settings import QueueSettings
 
 COHORT_SEPARATOR = " | "
 ALL = "all"  # the one cohort of a question without cohorts
@@ -337,7 +338,7 @@ class BlockSettings(Table):
     """What all analysts and models together may learn from the rows of so many days, for good.
 
     `alphas` are the Rényi orders of the blocks' curves, rising from 2; "inf" alone is basic
-    composition, where the losses themselves add up.
+    composition, where the losses themselves add up. With a `queue`, claims wait for their turn.
     """
 
     mode: Literal["enforce", "track"]
@@ -345,6 +346,7 @@ class BlockSettings(Table):
     epsilon: Epsilon
     delta: Delta
     alphas: tuple[Text, ...]
+    queue: QueueSettings | None = None
 
     @field_validator("alphas", mode="before")
     @classmethod
@@ -358,6 +360,8 @@ class BlockSettings(Table):
 
     @model_validator(mode="after")
     def _usable(self) -> "BlockSettings":
+        if self.queue and self.mode != "enforce":
+            raise ValueError("queue: needs mode 'enforce': what is never refused never waits")
         if max(block_capacity(self.epsilon, self.delta, self.alphas)) <= 0:
             raise ValueError(
                 f"alphas: epsilon {self.epsilon} leaves nothing at any of {', '.join(self.alphas)} "

@@ -13,6 +13,7 @@ from dp_udfs.budget import RenyiCurve
 from dp_udfs.errors import SettingsError
 from jobs.lake.budgets import Block
 from jobs.lake.decisions import BlockOpening
+from jobs.lake.ledger import Ledger
 from jobs.lake.questions import Question
 from jobs.lake.settings import BlockSettings, DatasetSettings
 
@@ -35,18 +36,40 @@ def openings(question: Question) -> list[BlockOpening]:
     least one of these blocks, and what it pays bounds what it tells of all the person's rows.
     The deltas of calls come on top: `dp_udfs.curves.guarantee_over_blocks`.
     """
-    blocks = question.dataset.blocks
+    return openings_of(question.dataset, question.account, question.start, question.end)
+
+
+def openings_of(
+    dataset: DatasetSettings, account: str, start: date, end: date
+) -> list[BlockOpening]:
+    """List the blocks that a stretch of days touches, as `openings` does."""
+    blocks = dataset.blocks
     if blocks is None:
         return []
-    first = (question.start - FIRST_DAY).days // blocks.days
-    last = (question.end - FIRST_DAY - timedelta(days=1)).days // blocks.days
+    first = (start - FIRST_DAY).days // blocks.days
+    last = (end - FIRST_DAY - timedelta(days=1)).days // blocks.days
     if last - first >= MOST_BLOCKS:
         raise SettingsError(
             f"question: window: touches {last - first + 1} privacy blocks of {blocks.days} days, "
             f"more than {MOST_BLOCKS}; ask for fewer days"
         )
-    capacity = _capacity(question.dataset, blocks)
-    return [_opening(question, blocks, number, capacity) for number in range(first, last + 1)]
+    capacity = _capacity(dataset, blocks)
+    return [
+        _opening(dataset, account, blocks, number, capacity) for number in range(first, last + 1)
+    ]
+
+
+def open_blocks(ledger: Ledger, dataset: DatasetSettings, asked: Sequence[BlockOpening]) -> None:
+    """Open blocks that are not open yet, and before the first of them their queue.
+
+    Raises
+    ------
+    SettingsError
+        If the table has blocks of other days or numbers, or served otherwise, in the ledger.
+    """
+    if dataset.blocks and dataset.blocks.queue and asked:
+        ledger.open_queue(asked[0].dataset, dataset.blocks.queue.read())
+    ledger.open_blocks(asked)
 
 
 def demands(question: Question) -> dict[str, RenyiCurve]:
@@ -92,14 +115,13 @@ def _capacity(dataset: DatasetSettings, blocks: BlockSettings) -> RenyiCurve:
 
 
 def _opening(
-    question: Question, blocks: BlockSettings, number: int, capacity: RenyiCurve
+    dataset: DatasetSettings, account: str, blocks: BlockSettings, number: int, capacity: RenyiCurve
 ) -> BlockOpening:
     start = FIRST_DAY + timedelta(days=number * blocks.days)
-    dataset = question.dataset
     shared = f"@{dataset.region}" if dataset.regions else ""
     return BlockOpening(
-        block_id=f"{question.account}:{start}+{blocks.days}{shared}",
-        dataset=question.account,
+        block_id=f"{account}:{start}+{blocks.days}{shared}",
+        dataset=account,
         capacity=capacity,
         alphas=blocks.alphas,
         mode=blocks.mode,

@@ -190,7 +190,7 @@ def _open_blocks(ledger: Ledger, question: Question | None) -> dict[str, RenyiCu
     """Open the blocks of a question, and say what to take of each: at most what is left."""
     if question is None or question.dataset.blocks is None:
         return {}
-    ledger.open_blocks(slices.openings(question))
+    slices.open_blocks(ledger, question.dataset, slices.openings(question))
     left = {block.block_id: block.filter.left for block in ledger.blocks(question.account)}
     return {
         block_id: RenyiCurve(tuple(map(min, curve.nano, left[block_id].nano)))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
             curve = draw(st.tuples(st.integers(0, 9), st.integers(1, 18), st.integers(0, 9)))
             timeout = draw(st.none() | st.integers(0, 12).map(lambda s: timedelta(seconds=s)))
             any_of = draw(st.none() | st.integers(1, len(names)))
-            terms = Waiting(timeout, str(draw(st.integers(1, 2))), any_of)
+            terms = Waiting(timeout, draw(st.sampled_from(["1", "2", "1/3"])), any_of)
             demand = dict.fromkeys(sorted(names), curve)
             events.append(Event(at, "claim", f"c{claims}", demand, terms))
             claims += 1
@@ -222,7 +223,7 @@ def lived(events: Sequence[Event], policy: Served) -> dict[str, tuple[str, int |
                 event.demand,
                 at,
                 timeout=timeout_of(event),
-                weight=event.terms.weight,
+                weight=Fraction(event.terms.weight),
                 any_of=event.terms.any_of,
             )
         elif event.kind == "retire":
@@ -260,7 +261,7 @@ def simulated(events: Sequence[Event], policy: Served) -> dict[str, tuple[str, A
             microseconds(after(e.at)),
             e.demand,
             timeout_of(e),
-            weight=e.terms.weight,
+            weight=Fraction(e.terms.weight),
             any_of=e.terms.any_of,
         )
         for e in events
