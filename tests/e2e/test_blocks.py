@@ -1,13 +1,14 @@
 """Releases on a dataset with privacy blocks: account and blocks in one entry, all or nothing."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dp_udfs.budget import NOTHING
-from dp_udfs.errors import BudgetExhaustedError, SettingsError
+from dp_udfs.errors import BudgetExhaustedError, BudgetWaitingError, SettingsError
 from jobs import release_counts
 from jobs.lake import refusals, slices
 from tests import lakes, release_drill
@@ -25,10 +26,19 @@ alphas = ["inf"]
 """
 
 
+OPENS_BY_TENTHS = """
+[blocks.queue]
+policy = "dpf_by_time"
+lifetime = 100
+tick = 10
+"""
+
+
 @pytest.fixture
-def clips(tmp_path: Path) -> Iterator[SmallLake]:
+def clips(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallLake]:
     """Everything is real but Spark's part: the histogram is fixed."""
-    text = lakes.changed(lakes.CLIPS + ROOM_FOR_ONE, gaussian="false")
+    queue = getattr(request, "param", "")
+    text = lakes.changed(lakes.CLIPS + ROOM_FOR_ONE, gaussian="false") + queue
     small = lakes.make(tmp_path, TEST_SECRET, text)
     small.append([lakes.watched("u1", title="film 1")])
     small.publish()
@@ -100,6 +110,25 @@ def test_a_refusal_names_the_first_few_of_many_blocks(clips: SmallLake) -> None:
         clips.release(None, **TOP | {"max_candidates": 5})
     assert str(refused.value).count("asked for") == refusals.NAMED
     assert str(refused.value).endswith("; and 3 more are short")
+
+
+@pytest.mark.parametrize("clips", [OPENS_BY_TENTHS], indirect=True)
+def test_a_release_waits_for_its_blocks_and_is_charged_when_they_are_granted(
+    clips: SmallLake,
+) -> None:
+    for _ in range(2):  # without a name of its own it finds its place again
+        with pytest.raises(BudgetWaitingError, match=r"has unlocked 0, needed 10.5, and 5 more"):
+            clips.release(None, **TOP)
+    account = clips.question(**TOP).account
+    assert clips.ledger(lakes.NOON).get_budget("marketing", account).used == NOTHING
+    later = lakes.NOON + timedelta(seconds=70)
+    outcome = clips.release(None, at=later, **TOP)
+    claim = clips.ledger().find(str(outcome.run_id))
+    assert claim
+    assert claim.ticket
+    assert claim.ticket.decided_at == later
+    assert [len(clips.entries(kind)) for kind in ("submit", "allocate", "settle")] == [1, 1, 1]
+    assert outcome.rows
 
 
 def _interrupted(*_: Any) -> None:
