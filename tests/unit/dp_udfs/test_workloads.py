@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dp_udfs import workloads
+from dp_udfs import sweeps, workloads
 from dp_udfs.errors import InvalidParameterError
 from dp_udfs.policies import (
     DPack,
@@ -15,7 +15,9 @@ from dp_udfs.policies import (
     RoundRobinByArrivals,
 )
 from dp_udfs.scheduling import simulate
+from dp_udfs.sweeps import Outcome
 from dp_udfs.workloads import Workload
+from tests import plain_scheduler
 
 
 def granted(workload: Workload, policy: Policy) -> int:
@@ -25,6 +27,14 @@ def granted(workload: Workload, policy: Policy) -> int:
 
 def by_arrivals(workload: Workload, ns: Sequence[int]) -> list[int]:
     return [granted(workload, DpfByArrivals(n)) for n in ns]
+
+
+def outcomes(workload: Workload, family: str, ns: Sequence[int]) -> list[Outcome]:
+    return [sweeps.run(workload, family, n) for n in ns]
+
+
+def mean_delays(several: Sequence[Outcome]) -> list[float]:
+    return [outcome.mean_delay or 0.0 for outcome in several]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -60,6 +70,78 @@ def test_many_blocks_are_near_the_published_curve() -> None:
     published = [1987, 2290, 1397]
     assert by_arrivals(workload, [100, 175, 750]) == pytest.approx(published, rel=0.07)
     assert granted(workload, RoundRobinByArrivals(100)) == pytest.approx(1258, rel=0.07)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_delays_grow_with_the_number_of_claims_that_share_a_block(seed: int) -> None:
+    """Published means: 0.4 s with 100, 2.7 with 175, 7.4 with 325; round robin 10 to 45 times."""
+    workload = workloads.single_block(seed)
+    assert sweeps.run(workload, "fcfs", 1).delay_of(1) == 0
+    assert sweeps.run(workload, "dpf-n", 1).delay_of(1) == 0
+    few, more, many = mean_delays(outcomes(workload, "dpf-n", (100, 175, 325)))
+    assert 0.1 < few < 1.5 < more < 8 < many < 20
+    (shared_out,) = mean_delays(outcomes(workload, "rr-n", [100]))
+    assert shared_out >= 10 * few
+
+
+def test_delays_over_many_blocks_are_near_the_published_ones() -> None:
+    """0.1 s with 100, 0.9 with 175, 17 with 375, 31 with 750; the peak is well above first come."""
+    workload = workloads.multi_block(1)
+    several = outcomes(workload, "dpf-n", (100, 175, 375, 750))
+    assert mean_delays(several) == pytest.approx([0.1, 0.9, 17, 31], rel=0.2)
+    granted = [outcome.granted for outcome in several]
+    assert granted[0] < granted[1] > granted[2] > granted[3]
+    assert granted[1] >= 1.5 * sweeps.run(workload, "fcfs", 1).granted
+    assert sweeps.run(workload, "rr-n", 750).granted == 0
+
+
+def test_a_short_timeout_hurts_where_budget_waits_for_arrivals() -> None:
+    """Published with 375: by arrivals 2,130 fall to 1,416; by time only 2,253 to 2,213."""
+    patient, hasty = (workloads.multi_block(1, timeout=timeout) for timeout in (None, 20.0))
+    by_arrivals = [sweeps.run(workload, "dpf-n", 375).granted for workload in (patient, hasty)]
+    by_time = [sweeps.run(workload, "dpf-t", 375).granted for workload in (patient, hasty)]
+    assert by_arrivals == pytest.approx([2130, 1416], rel=0.05)
+    assert by_time == pytest.approx([2253, 2213], rel=0.05)
+
+
+def test_a_renyi_block_has_a_plateau_and_falls() -> None:
+    """The plateau is every mouse that fits."""
+    workload = workloads.renyi_single_block(2)
+    plateau, beyond = by_arrivals(workload, (25_399, 47_170))
+    assert plateau == workloads.MICE_IN_A_RENYI_BLOCK
+    assert beyond == pytest.approx(10_566, rel=0.05)  # in the authors' own code
+
+
+def test_many_renyi_blocks_are_near_the_published_curve() -> None:
+    """The first minute in the authors' own code: 3,528, 6,300 and 10,686 of 14,100."""
+    workload = workloads.renyi_multi_block(2, duration=60.0)
+    first = sweeps.run(workload, "fcfs", 1)
+    fair = outcomes(workload, "dpf-n", (1_451, 14_514))
+    granted = [outcome.granted for outcome in (first, *fair)]
+    assert granted == pytest.approx([3528, 6300, 10_686], rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("workload", "policy"),
+    [
+        (workloads.single_block(4, duration=100.0), FirstComeFirstServed()),
+        (workloads.single_block(4), DpfByArrivals(150)),
+        (workloads.single_block(4, timeout=20.0), DpfByTime(100.0, 1.0)),
+        (workloads.multi_block(4, duration=12.0), DpfByArrivals(75)),
+        (workloads.multi_block(4, duration=8.0), DpfByTime(4.0, 0.25)),
+        (workloads.renyi_multi_block(4, duration=0.3), DpfByArrivals(5_000)),
+        (workloads.dpack_synthetic(4, claims=60, block_count=12), DpfByArrivals(20)),
+    ],
+)
+def test_named_workloads_are_scheduled_as_by_the_plain_scheduler(
+    workload: Workload, policy: plain_scheduler.Policy
+) -> None:
+    """Sets and times, not only numbers; the engine reads floats, the plain one their decimals."""
+    expected = plain_scheduler.decide(workload.blocks, workload.claims, policy)
+    decisions = simulate(workload.blocks, workload.claims, policy)
+    assert [d.state for d in decisions] == [d.state for d in expected]
+    assert {d.state for d in decisions} >= {"ALLOCATED"}
+    assert [d.at or 0 for d in decisions] == pytest.approx([float(e.at or 0) for e in expected])
 
 
 def test_a_renyi_block_fits_14514_mice() -> None:
