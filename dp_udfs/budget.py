@@ -32,10 +32,7 @@ class Loss:
     def __post_init__(self) -> None:
         checks.non_negative_integers(units=self.units, calls=self.calls)
         if max(self.units, self.calls) > LARGEST:
-            raise InvalidParameterError(
-                f"more than {LARGEST} units or calls: no ledger can hold them; take a smaller "
-                f"epsilon, or a larger delta"
-            )
+            raise InvalidParameterError(f"more than {LARGEST} units or calls: no ledger holds them")
 
     def __add__(self, other: "Loss") -> "Loss":
         return Loss(self.units + other.units, self.calls + other.calls)

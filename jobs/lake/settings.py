@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from dp_udfs import checks
+from dp_udfs.budget import LARGEST
 from dp_udfs.curves import block_capacity
 from dp_udfs.errors import SettingsError
 from jobs.lake.budgets import grid
@@ -113,7 +114,7 @@ Epsilon = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_epsilon
 Delta = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_delta)]
 Share = Annotated[float, BeforeValidator(_share)]
 Zone = Annotated[StrictStr, AfterValidator(_zone)]
-PositiveInt = Annotated[StrictInt, Field(ge=1)]
+PositiveInt = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
 Days = Annotated[StrictInt, Field(ge=1, le=36_525)]  # a century, so that dates stay dates
 Int64 = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 Text = Annotated[StrictStr, Field(min_length=1)]

@@ -36,7 +36,7 @@ def test_a_loss_is_never_negative_or_broken() -> None:
 
 
 def test_a_loss_beyond_what_a_ledger_can_hold_is_refused() -> None:
-    with pytest.raises(InvalidParameterError, match="no ledger can hold"):
+    with pytest.raises(InvalidParameterError, match="no ledger holds"):
         Loss(1, 2**62 + 1)
 
 

@@ -60,6 +60,7 @@ def test_every_release_file_of_the_project_reads(path: Path) -> None:
         ({"budget__unit": 3}, "budget.unit: unknown key"),
         ({"budget__mode": None}, "budget.mode: missing"),
         ({"budget__mode": "off"}, "budget.mode: Input should be 'enforce' or 'track'"),
+        ({"budget__units": 2**63}, "budget.units: Input should be less than"),
         ({"budget__warn_at": 0}, "budget.warn_at: must be above 0 and at most 1"),
         ({"budget__warn_at": 80}, "budget.warn_at: must be above 0 and at most 1"),
         ({"budget__warn_at": "high"}, "budget.warn_at: must be a number"),
