@@ -15,18 +15,11 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import (
-    CommitProperties,
-    DeltaTable,
-    PostCommitHookProperties,
-    QueryBuilder,
-    Schema,
-    write_deltalake,
-)
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
-from jobs.lake import torn
+from jobs.lake import ledger_table, torn
 from jobs.lake.commits import bring_up_to_date, fsync, lacking_columns, make_durable
 from jobs.lake.entries import COLUMNS, Entry, from_table
 from jobs.lake.queues import in_line
@@ -40,21 +33,8 @@ CHECKPOINT_EVERY = 16  # a commit gets slower by a few percent with each log fil
 LOCK_PATIENCE = 5.0  # seconds to queue; then compare-and-append alone decides
 LONGEST_COMMIT = 3600.0  # seconds from reading to having written; well within log retention
 
-_NAME, _RESTORED = "ledger", "restored ledger"  # the table's name says whether it may be spent from
-_PROTECTION = {"delta.appendOnly": "true"}
-_UPKEEP = {
-    "delta.dataSkippingNumIndexedCols": "1",  # statistics of position alone
-    "delta.logRetentionDuration": "interval 7 days",
-    "delta.deletedFileRetentionDuration": "interval 1 days",
-}
-_CONSTRAINTS = {
-    "amounts_are_not_negative": "units >= 0 AND calls >= 0",
-    "entries_are_numbered": "entry_no >= 1 AND position >= 0",
-}
 # A table keeps the comments it was made with; to append others with the rows would be refused.
 _UNCOMMENTED = pa.schema([field.remove_metadata() for field in COLUMNS])
-_ONE_TRY = CommitProperties(max_commit_retries=0)
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class EntryLog:
@@ -96,7 +76,7 @@ class EntryLog:
         One that is made to be `restored` is marked from its first commit on.
         """
         if self.exists():
-            if not create or self._current().version() >= len(_CONSTRAINTS):
+            if not create or not ledger_table.is_being_made(self._current()):
                 return
         elif not create:
             raise _missing(self.location)
@@ -106,23 +86,22 @@ class EntryLog:
             if any(not name.startswith("_") for name in names) and not self.exists():
                 raise SettingsError(f"{self.location} holds other files and no ledger")
         with self.queue():
-            _attempt(self, self._create, _RESTORED if restored else _NAME)
+            table = _attempt(self, ledger_table.create, self.location, restored=restored)
+            make_durable(self.location, 0, table.version())
 
     @property
     def is_restored(self) -> bool:
         """Whether the table was restored and may lack what was acknowledged."""
         table = self._current()
         pending = torn.is_pending(self.location, table.version())
-        return table.metadata().name == _RESTORED or pending
+        return ledger_table.is_marked(table) or pending
 
     def mark(self, *, restored: bool) -> None:
         """Mark the table as restored, or as complete again."""
-        name = _RESTORED if restored else _NAME
         with self.queue():
             table = self._refreshed()
-            if table.metadata().name != name:
-                _attempt(self, table.alter.set_table_name, name)
-                self._sync(table)
+            _attempt(self, ledger_table.mark, table, restored=restored)
+            self._sync(table)
 
     @property
     def segment_is_full(self) -> bool:
@@ -161,8 +140,8 @@ class EntryLog:
         table = self._refreshed()
         if table.version() == self._read_version:
             return []
-        if table.version() < len(_CONSTRAINTS):
-            return []  # still being made, by another process perhaps
+        if ledger_table.is_being_made(table):
+            return []  # by another process perhaps
         lacking_columns(table, COLUMNS)  # refuses what a newer version has written
         for gap in self.protection_gaps():
             raise LedgerConflictError(
@@ -219,8 +198,8 @@ class EntryLog:
                 table,
                 rows,
                 mode="append",
-                commit_properties=_ONE_TRY,
-                post_commithook_properties=_NO_HOOKS,
+                commit_properties=ledger_table.ONE_TRY,
+                post_commithook_properties=ledger_table.NO_HOOKS,
             )
         except (DeltaError, OSError) as error:
             return self._after_failure(entries, error)
@@ -237,7 +216,7 @@ class EntryLog:
         """Write a checkpoint and put small files together, when enough came since position `done`.
 
         With each segment the log and the data files that nobody reads any more are removed: of a
-        reader that began within the last day, everything stays.
+        reader that began within the last hours, everything stays.
 
         Nothing depends on it but speed, so a failure is logged and the next one tries again.
         """
@@ -249,20 +228,10 @@ class EntryLog:
                 # the first compaction of a segment is the last one of the segment before it
                 just_begun = self._segment_begin // COMPACT_EVERY >= done // COMPACT_EVERY
                 segments = [self._segment - 1, self._segment] if just_begun else [self._segment]
-                table.optimize.compact(
-                    partition_filters=[("segment", "in", [str(segment) for segment in segments])],
-                    commit_properties=_ONE_TRY,
-                    post_commithook_properties=_NO_HOOKS,
-                )
+                ledger_table.compact(table, segments)
                 self._sync(table)
                 if just_begun:
-                    table.cleanup_metadata()
-                    table.vacuum(
-                        dry_run=False,
-                        full=True,  # files of failed commits too
-                        commit_properties=_ONE_TRY,
-                        post_commithook_properties=_NO_HOOKS,
-                    )
+                    ledger_table.remove_old_files(table)
             table.create_checkpoint()
             if self._directory is not None:
                 log = self._directory / "_delta_log"
@@ -308,21 +277,6 @@ class EntryLog:
         if last.exists() and not last.stat().st_size:
             raise _unusable(self.location, OSError(f"{last.name} is empty"))
 
-    def _create(self, name: str) -> None:
-        table = DeltaTable.create(
-            self.location,
-            Schema.from_arrow(COLUMNS),
-            mode="ignore",
-            partition_by=["segment"],
-            name=name,
-            description="Append-only; every balance is folded from these entries",
-            configuration=_PROTECTION | _UPKEEP,
-        )
-        for rule_name, rule in _CONSTRAINTS.items():
-            if f"delta.constraints.{rule_name}" not in table.metadata().configuration:
-                table.alter.add_constraint({rule_name: rule})
-        self._sync(table)
-
     def loose_entries(self) -> list[Entry]:
         """Read the entries in data files that the log does not name: of commits that failed."""
         root = self._current().table_uri
@@ -332,13 +286,9 @@ class EntryLog:
 
     def protection_gaps(self) -> list[str]:
         """Say by which weakened settings the table's entries could be changed."""
-        configuration = self._current().metadata().configuration
-        rules = {f"delta.constraints.{name}": rule for name, rule in _CONSTRAINTS.items()}
         return [
-            f"the ledger at {self.location} is no longer protected: {name} is "
-            f"{configuration.get(name)!r} instead of {value!r}"
-            for name, value in (_PROTECTION | rules).items()
-            if configuration.get(name) != value
+            f"the ledger at {self.location} is no longer protected: {gap}"
+            for gap in ledger_table.protection_gaps(self._current())
         ]
 
     def _step(self, segment: int) -> None:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
-from jobs.lake import backups, commits, entry_log, evidence, releases
+from jobs.lake import backups, commits, evidence, ledger_table, releases
 from jobs.lake.entries import COLUMNS, SCHEMA_VERSION, from_table
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Ledger
@@ -34,11 +34,11 @@ def opened(path: Path) -> Ledger:
 def written_by_hand(path: Path, rows: pa.Table) -> None:
     """Make the table of a first version, which had fewer columns."""
     rows = rows.drop_columns(CAME_LATER)
-    settings = entry_log._PROTECTION | entry_log._UPKEEP
+    settings = ledger_table.PROTECTION | ledger_table.UPKEEP
     table = DeltaTable.create(
         path, Schema.from_arrow(rows.schema), partition_by=["segment"], configuration=settings
     )
-    table.alter.add_constraint(entry_log._CONSTRAINTS)
+    table.alter.add_constraint(ledger_table.CONSTRAINTS)
     write_deltalake(table, rows, mode="append")
 
 
