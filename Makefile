@@ -79,5 +79,5 @@ wheel: install ## dist/discreet-*.whl, to install on a cluster
 .PHONY: clean
 clean: ## remove what can be made again; the environment and the lake stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf spark-warehouse artifacts $(VENV)/spark-local/*
+	rm -rf spark-warehouse artifacts pictures $(VENV)/spark-local/*
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
