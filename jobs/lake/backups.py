@@ -20,6 +20,7 @@ from deltalake import QueryBuilder
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
 from jobs.lake import commits, evidence, releases, schemas
+from jobs.lake.durability import fsync
 from jobs.lake.entries import COLUMNS, SCHEMA_VERSION, Entry, from_table
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Ledger
@@ -167,13 +168,13 @@ def _write(folder: Path, tables: dict[str, pa.Table], said: dict[str, Any]) -> N
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             pq.write_table(rows, file)
         digests[path.name] = _digest(path)
-    commits.fsync(*folder.iterdir(), folder)
+    fsync(*folder.iterdir(), folder)
     part = folder / f"{MANIFEST}.part"
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as manifest:
         json.dump(said | {"digests": digests}, manifest, indent=1)
-    commits.fsync(part)
+    fsync(part)
     part.rename(folder / MANIFEST)
-    commits.fsync(folder)
+    fsync(folder)
 
 
 def _digest(path: Path) -> str:

@@ -1,18 +1,16 @@
 """Appends by delta-rs that either land on the very table that was read, or not at all."""
 
-import json
-import os
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
+from jobs.lake import torn
+from jobs.lake.durability import make_durable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_TRY = CommitProperties(max_commit_retries=0)
@@ -27,11 +25,14 @@ def open_if_exists(path: str | Path) -> DeltaTable | None:
         If there is something that cannot be read.
     """
     try:
-        return DeltaTable(str(path))
+        table = DeltaTable(str(path))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise unusable(path, error) from None
+        raise torn.unusable(path, error) from None
+    if torn.is_emptied(path, table.version()):
+        raise torn.unusable(path, OSError(f"version {table.version()} is empty"))
+    return table
 
 
 def open_or_create(path: str | Path, schema: pa.Schema) -> DeltaTable:
@@ -62,7 +63,7 @@ def open_or_create(path: str | Path, schema: pa.Schema) -> DeltaTable:
     except (DeltaError, OSError) as error:  # another process made it first; else the error stands
         table = open_if_exists(path)
         if table is None:
-            raise unusable(path, error) from None
+            raise torn.unusable(path, error) from None
         return table
 
 
@@ -123,58 +124,9 @@ def try_append(table: DeltaTable, rows: pa.Table) -> bool:
     except CommitFailedError:
         return False
     except (DeltaError, OSError) as error:
-        raise unusable(table.table_uri, error) from None
+        raise torn.unusable(table.table_uri, error) from None
     make_durable(table.table_uri, before + 1, table.version())
     return True
-
-
-def unusable(path: str | Path, error: Exception) -> SettingsError:
-    """Say that a table cannot be read or written, and the first line of why."""
-    return SettingsError(f"the table at {path} cannot be used: {str(error).partition(chr(10))[0]}")
-
-
-def make_durable(location: str, first: int, last: int) -> None:
-    """Make versions of a local table outlive a power cut: files, log and their directories.
-
-    delta-rs leaves that to the system; object stores need no help.
-    """
-    root = Path(unquote(location.removeprefix("file://")))
-    log = root / "_delta_log"
-    if not log.is_dir():
-        return
-    files: set[Path] = set()
-    for version in range(first, last + 1):
-        entry = log / f"{version:020d}.json"
-        added = {root / name for name in _added_files(entry)}
-        files |= {entry, *added, *(file.parent for file in added)}
-    fsync(log, root, *files)
-
-
-def fsync(*paths: Path) -> None:
-    """Wait until files and directories are on the disk; together, so that they share the wait."""
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        list(pool.map(_fsync_one, paths))
-
-
-def _added_files(entry: Path) -> list[str]:
-    """Files that one version of the log adds; none if the version is long checkpointed and gone."""
-    try:
-        lines = entry.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    actions = [json.loads(line) for line in lines]
-    return [unquote(action["add"]["path"]) for action in actions if "add" in action]
-
-
-def _fsync_one(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # put together with others since
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
 from jobs.lake import ledger_table, torn
-from jobs.lake.commits import bring_up_to_date, fsync, lacking_columns, make_durable
+from jobs.lake.commits import bring_up_to_date, lacking_columns
+from jobs.lake.durability import fsync, make_durable
 from jobs.lake.entries import COLUMNS, Entry, from_table
 from jobs.lake.queues import in_line
 
@@ -271,11 +272,8 @@ class EntryLog:
 
     def _require_whole(self, version: int) -> None:
         """Refuse a table whose last commit was emptied, which delta-rs would pass over."""
-        if self._directory is None:
-            return
-        last = self._directory / "_delta_log" / f"{version:020d}.json"
-        if last.exists() and not last.stat().st_size:
-            raise _unusable(self.location, OSError(f"{last.name} is empty"))
+        if torn.is_emptied(self.location, version):
+            raise _unusable(self.location, OSError(f"version {version} is empty"))
 
     def loose_entries(self) -> list[Entry]:
         """Read the entries in data files that the log does not name: of commits that failed."""
@@ -338,13 +336,7 @@ def _missing(location: str) -> SettingsError:
 
 
 def _unusable(location: str, error: Exception) -> SettingsError:
-    broken = torn.find(location)
-    if broken:
-        return SettingsError(
-            f"the last commit of the ledger at {location} is torn, as a power cut leaves it: "
-            f"{broken.why}; python -m jobs.restore_ledger --torn takes it off"
-        )
-    return SettingsError(f"the ledger at {location} cannot be used: {_first_line(error)}")
+    return torn.unusable(location, error, "ledger")
 
 
 def _first_line(error: Exception) -> str:

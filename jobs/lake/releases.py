@@ -14,11 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
 
 from dp_udfs.budget import Loss
 from dp_udfs.errors import ClaimError
 from dp_udfs.prices import NoiseSummary
-from jobs.lake import commits, entries
+from jobs.lake import commits, entries, torn
 from jobs.lake.questions import Question
 
 SCHEMA = pa.schema(
@@ -209,7 +210,10 @@ def _larger(table: DeltaTable, question: Question) -> list[str]:
 
 
 def _query(table: DeltaTable, sql: str) -> pa.Table:
-    return pa.table(QueryBuilder().register("releases", table).execute(sql))
+    try:
+        return pa.table(QueryBuilder().register("releases", table).execute(sql))
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise torn.unusable(table.table_uri, error) from None
 
 
 def _commit(question: Question, release: Release) -> pa.Table:

@@ -14,7 +14,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.lake.commits import fsync
+from dp_udfs.errors import SettingsError
+from jobs.lake.durability import fsync
 
 _LOG_FILE = 20 * "[0-9]" + ".json"
 ASIDE = "_torn"  # folder inside the table that keeps what was taken off; Delta looks past it
@@ -56,6 +57,25 @@ def find(location: str) -> Torn | None:
         if "add" in action and _read(root / unquote(action["add"]["path"])) is None:
             return Torn(last, f"the data file of {last.name} is missing or cut off")
     return None
+
+
+def unusable(location: str | Path, error: Exception, what: str = "table") -> SettingsError:
+    """Say why a table cannot be read or written, and what to do where its last commit is torn."""
+    broken = find(str(location))
+    if broken is None:
+        why = str(error).partition("\n")[0]
+        return SettingsError(f"the {what} at {location} cannot be used: {why}")
+    return SettingsError(
+        f"the last commit of the {what} at {location} is torn, as a power cut leaves it: "
+        f"{broken.why}; python -m jobs.restore_ledger --torn takes it off"
+    )
+
+
+def is_emptied(location: str | Path, version: int) -> bool:
+    """Whether the log file of a version was emptied: delta-rs would pass over it."""
+    root = directory(str(location))
+    log = root / "_delta_log" / f"{version:020d}.json" if root else None
+    return log is not None and log.exists() and not log.stat().st_size
 
 
 def take_off(torn: Torn) -> Path:

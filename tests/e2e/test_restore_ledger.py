@@ -340,6 +340,26 @@ def test_a_torn_last_commit_is_said_and_taken_off(small: SmallLake, run: Run, ho
     check_books(small)
 
 
+@pytest.mark.parametrize("how", ["an empty log file", "no data file"])
+def test_an_answer_that_was_torn_comes_again_as_it_was(
+    drill: Drill, small: SmallLake, run: Run, how: str
+) -> None:
+    asked: dict[str, Any] = {"question": {"window": {"days": 3}}, "run_id": "torn"}
+    undisturbed = drill.run(drills.copy(small, small.root.with_name("other")), **asked)
+    drill.killed(small, at="after releases.write", **asked)
+    log = max(Path(small.lake.tables.releases, "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (added,) = [action["add"]["path"] for action in actions if "add" in action]
+    TEAR[how](log, Path(small.lake.tables.releases, added))
+    again = drill.run(small, **asked)
+    assert "python -m jobs.restore_ledger --torn" in again.answer["message"]
+    said = json.loads(run("restore_ledger", "--torn").out)
+    assert list(said) == ["torn_releases", "grants", "rows"]
+    assert said["grants"] is True
+    assert drill.run(small, **asked).answer == undisturbed.answer
+    check_books(small)
+
+
 def test_a_commit_that_was_taken_off_is_remembered_by_whoever_comes_next(small: SmallLake) -> None:
     log = max(Path(small.lake.tables.ledger, "_delta_log").glob("*.json"))
     log.write_text("")
