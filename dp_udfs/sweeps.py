@@ -26,11 +26,11 @@ ROUNDS = 20  # in which `dpack` opens a block
 
 # A family makes a policy of n claims that share a block, and the mean gap between two claims.
 FAMILIES: dict[str, Callable[[int, float], Policy]] = {
-    "fcfs": lambda n, gap: FirstComeFirstServed(),  # noqa: ARG005
-    "dpf-n": lambda n, gap: DpfByArrivals(n),  # noqa: ARG005
-    "dpf-t": lambda n, gap: DpfByTime(n * gap, gap / 2),
-    "rr-n": lambda n, gap: RoundRobinByArrivals(n),  # noqa: ARG005
-    "rr-t": lambda n, gap: RoundRobinByTime(n * gap, gap / 2),
+    "first_come_first_served": lambda n, gap: FirstComeFirstServed(),  # noqa: ARG005
+    "dpf_by_arrivals": lambda n, gap: DpfByArrivals(n),  # noqa: ARG005
+    "dpf_by_time": lambda n, gap: DpfByTime(n * gap, gap / 2),
+    "round_robin_by_arrivals": lambda n, gap: RoundRobinByArrivals(n),  # noqa: ARG005
+    "round_robin_by_time": lambda n, gap: RoundRobinByTime(n * gap, gap / 2),
     "dpack": lambda n, gap: DPack(n * gap, n * gap / ROUNDS, grants_between_updates=50),
 }
 
@@ -77,7 +77,7 @@ def families(workload: Workload) -> list[str]:
     """Return the families that can serve a workload: round robin knows basic accounting only."""
     plain = all(claim.weight == 1 and claim.any_of is None for claim in workload.claims)
     basic = all(np.ravel(np.asarray(block.capacity)).size == 1 for block in workload.blocks)
-    return [name for name in FAMILIES if (plain and basic) or not name.startswith("rr-")]
+    return [name for name in FAMILIES if (plain and basic) or not name.startswith("round_robin")]
 
 
 def run(workload: Workload, family: str, n: int) -> Outcome:
@@ -108,11 +108,15 @@ def run(workload: Workload, family: str, n: int) -> Outcome:
         if decision.state == "ALLOCATED" and decision.at is not None
     ]
     states = Counter(str(decision.state) for decision in decisions)
-    return Outcome(family, None if family == "fcfs" else n, states, np.sort(delays))
+    return Outcome(
+        family, None if family == "first_come_first_served" else n, states, np.sort(delays)
+    )
 
 
 def sweep(workload: Workload, names: Sequence[str], ns: Sequence[int]) -> list[Outcome]:
     """Simulate each family with each n; first come, first served once."""
     return [
-        run(workload, family, n) for family in names for n in (ns[:1] if family == "fcfs" else ns)
+        run(workload, family, n)
+        for family in names
+        for n in (ns[:1] if family == "first_come_first_served" else ns)
     ]

@@ -1,12 +1,12 @@
 """Simulate policies on a workload: how many claims each grants, and how long they wait.
 
-    python -m jobs.simulate_scheduling multi-block --policy dpf-n --policy rr-n --picture out.svg
+    python -m jobs.simulate_scheduling multi-block --policy dpf_by_arrivals --picture out.svg
     python -m jobs.simulate_scheduling my-workload.jsonl --n 50 --n 200
 
 Nothing is read or spent but the workload: a file (its format: jobs/lake/workload_files.py) or one
 of these names: single-block, multi-block, renyi-single-block, renyi-multi-block, macro,
-dpack-synthetic, alibaba-dp, cohere, newest-blocks. N claims share a block: dpf-n and rr-n open 1/N
-of it for each claim; dpf-t, rr-t and dpack open it in the time in which N claims come.
+dpack-synthetic, alibaba-dp, cohere, newest-blocks. N claims share a block: policies "by arrivals"
+open 1/N of it for each claim, the others but the first open it in the time in which N claims come.
 """
 
 import argparse

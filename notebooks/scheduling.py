@@ -6,13 +6,14 @@
 # MAGIC hundredth, elephants for a tenth. A policy decides who is served, and there are few ways
 # MAGIC to be fair and to waste nothing:
 # MAGIC
-# MAGIC - **fcfs** serves whoever comes first. A few early elephants use a block up.
-# MAGIC - **dpf-n** opens a block by 1/N for each claim that names it, and serves the smallest
-# MAGIC   dominant share first. Each of the first N claims can count on 1/N of the block.
-# MAGIC - **dpf-t** does the same with blocks that open evenly over the time in which N claims
-# MAGIC   come.
-# MAGIC - **rr-n, rr-t** share out what opens evenly among all that wait. Many hold a part, few
-# MAGIC   all.
+# MAGIC - **first_come_first_served** serves whoever comes first. A few early elephants use a
+# MAGIC   block up.
+# MAGIC - **dpf_by_arrivals** opens a block by 1/N for each claim that names it, and serves the
+# MAGIC   smallest dominant share first. Each of the first N claims can count on 1/N of the block.
+# MAGIC - **dpf_by_time** does the same with blocks that open evenly over the time in which N
+# MAGIC   claims come.
+# MAGIC - **round_robin_by_arrivals, round_robin_by_time** share out what opens evenly among all
+# MAGIC   that wait. Many hold a part, few all.
 # MAGIC - **dpack** collects claims, and packs as many as it can into what is open, fair or not.
 # MAGIC
 # MAGIC Nothing real is read or spent here: these are the published workloads, drawn from a seed.
@@ -73,11 +74,11 @@ def best(family: str, outcomes: list[Outcome]) -> dict[str, object]:
 # MAGIC ## One block
 # MAGIC
 # MAGIC How to read the left picture: further right, a block is kept for more claims. With N = 1
-# MAGIC all is open at once, and dpf-n *is* first come, first served. Then the curve climbs,
-# MAGIC because elephants no longer fit into what is open and mice do, up to the plateau: 100
-# MAGIC mice, all that fit into a block. Once N is larger than the number of claims that come, the
-# MAGIC last part never opens: dpf-n falls, dpf-t does not, for time passes anyway. Round robin
-# MAGIC falls to nothing.
+# MAGIC all is open at once, and dpf_by_arrivals *is* first come, first served. Then the curve
+# MAGIC climbs, because elephants no longer fit into what is open and mice do, up to the plateau:
+# MAGIC 100 mice, all that fit into a block. Once N is larger than the number of claims that come,
+# MAGIC the last part never opens: dpf_by_arrivals falls, dpf_by_time does not, for time passes
+# MAGIC anyway. Round robin falls to nothing.
 # MAGIC
 # MAGIC How to read the right picture: the height at time t is the share of all claims that had
 # MAGIC their budget t seconds after they asked. A curve ends at the share that was granted at
@@ -86,7 +87,19 @@ def best(family: str, outcomes: list[Outcome]) -> dict[str, object]:
 # COMMAND ----------
 
 one = workloads.single_block(SEED)
-compare("single-block", one, ["fcfs", "dpf-n", "dpf-t", "rr-n", "rr-t", "dpack"], one.ns[::2])
+compare(
+    "single-block",
+    one,
+    [
+        "first_come_first_served",
+        "dpf_by_arrivals",
+        "dpf_by_time",
+        "round_robin_by_arrivals",
+        "round_robin_by_time",
+        "dpack",
+    ],
+    one.ns[::2],
+)
 
 # COMMAND ----------
 
@@ -103,7 +116,13 @@ many = workloads.multi_block(SEED, duration=100.0)
 compare(
     "multi-block",
     many,
-    ["fcfs", "dpf-n", "dpf-t", "rr-n", "rr-t"],
+    [
+        "first_come_first_served",
+        "dpf_by_arrivals",
+        "dpf_by_time",
+        "round_robin_by_arrivals",
+        "round_robin_by_time",
+    ],
     (1, 50, 100, 175, 375, 750, 1500),
 )
 
@@ -118,7 +137,12 @@ compare(
 # COMMAND ----------
 
 renyi = workloads.renyi_multi_block(SEED, duration=30.0)
-compare("renyi-multi-block", renyi, ["fcfs", "dpf-n", "dpf-t"], (145, 1_451, 7_257, 14_514))
+compare(
+    "renyi-multi-block",
+    renyi,
+    ["first_come_first_served", "dpf_by_arrivals", "dpf_by_time"],
+    (145, 1_451, 7_257, 14_514),
+)
 
 # COMMAND ----------
 
@@ -133,7 +157,12 @@ compare("renyi-multi-block", renyi, ["fcfs", "dpf-n", "dpf-t"], (145, 1_451, 7_2
 # COMMAND ----------
 
 mixed = workloads.dpack_synthetic(SEED, claims=600, block_count=20)
-compare("dpack-synthetic", mixed, ["fcfs", "dpf-n", "dpf-t", "dpack"], mixed.ns[1::2])
+compare(
+    "dpack-synthetic",
+    mixed,
+    ["first_come_first_served", "dpf_by_arrivals", "dpf_by_time", "dpack"],
+    mixed.ns[1::2],
+)
 
 # COMMAND ----------
 

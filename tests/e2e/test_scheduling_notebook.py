@@ -19,9 +19,18 @@ def test_the_notebook_shows_every_policy_in_tables_and_pictures(tmp_path: Path) 
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
-    (granted,) = [line for line in ended.stdout.splitlines() if line.startswith("dpf-t   ")][:1]
+    (granted,) = [line for line in ended.stdout.splitlines() if line.startswith("dpf_by_time  ")][
+        :1
+    ]
     assert granted.split()[-1] == "100"  # the plateau of one block
     drawn = {picture.stem: picture.read_text() for picture in (tmp_path / "pictures").iterdir()}
     assert set(drawn) == {"single-block", "multi-block", "renyi-multi-block", "dpack-synthetic"}
-    for family in ("fcfs", "dpf-n", "dpf-t", "rr-n", "rr-t", "dpack"):
+    for family in (
+        "first_come_first_served",
+        "dpf_by_arrivals",
+        "dpf_by_time",
+        "round_robin_by_arrivals",
+        "round_robin_by_time",
+        "dpack",
+    ):
         assert f"<!-- {family}" in drawn["single-block"]

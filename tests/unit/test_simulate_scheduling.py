@@ -20,14 +20,14 @@ def test_a_named_workload_is_a_table_and_a_picture(
     assert ended.code == 0
     rows = {(row["policy"], row["n"]): row for row in json.loads(ended.out)["rows"]}
     assert list(dict.fromkeys(name for name, _ in rows)) == [
-        "fcfs",
-        "dpf-n",
-        "dpf-t",
-        "rr-n",
-        "rr-t",
+        "first_come_first_served",
+        "dpf_by_arrivals",
+        "dpf_by_time",
+        "round_robin_by_arrivals",
+        "round_robin_by_time",
     ]
-    first, best = rows["fcfs", None], rows["dpf-n", 150]
-    assert first["granted"] == rows["dpf-n", 1]["granted"] < best["granted"] == 100
+    first, best = rows["first_come_first_served", None], rows["dpf_by_arrivals", 150]
+    assert first["granted"] == rows["dpf_by_arrivals", 1]["granted"] < best["granted"] == 100
     assert first["longest_delay"] == 0 < best["mean_delay"] < best["longest_delay"]
     drawn = picture.read_bytes()
     assert drawn.startswith(SVG)
@@ -45,7 +45,7 @@ def test_a_file_is_simulated_claim_by_claim(
     ]
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     picture = tmp_path / "curves.png"
-    options = [str(path), "--policy", "dpf-n", "--n", "2", "--picture", str(picture)]
+    options = [str(path), "--policy", "dpf_by_arrivals", "--n", "2", "--picture", str(picture)]
     ended = run_here(capsys, "simulate_scheduling", *options, "--format", "json")
     (row,) = json.loads(ended.out)["rows"]
     assert (row["granted"], row["timed_out"], row["waiting"]) == (2, 1, 0)
@@ -64,7 +64,10 @@ def test_a_file_is_simulated_claim_by_claim(
         (["single-block", "--n", "0"], "n = 0 must be a whole number of at least 1"),
         (["single-block", "--picture", "curves.pdf"], "must end in .svg or .png"),
         (["single-block", "--picture", "none/such.svg"], "there is no folder none"),
-        (["renyi-multi-block", "--duration", "1", "--policy", "rr-n"], "basic accounting"),
+        (
+            ["renyi-multi-block", "--duration", "1", "--policy", "round_robin_by_arrivals"],
+            "basic accounting",
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_named(

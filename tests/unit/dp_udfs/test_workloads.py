@@ -76,30 +76,32 @@ def test_many_blocks_are_near_the_published_curve() -> None:
 def test_delays_grow_with_the_number_of_claims_that_share_a_block(seed: int) -> None:
     """Published means: 0.4 s with 100, 2.7 with 175, 7.4 with 325; round robin 10 to 45 times."""
     workload = workloads.single_block(seed)
-    assert sweeps.run(workload, "fcfs", 1).delay_of(1) == 0
-    assert sweeps.run(workload, "dpf-n", 1).delay_of(1) == 0
-    few, more, many = mean_delays(outcomes(workload, "dpf-n", (100, 175, 325)))
+    assert sweeps.run(workload, "first_come_first_served", 1).delay_of(1) == 0
+    assert sweeps.run(workload, "dpf_by_arrivals", 1).delay_of(1) == 0
+    few, more, many = mean_delays(outcomes(workload, "dpf_by_arrivals", (100, 175, 325)))
     assert 0.1 < few < 1.5 < more < 8 < many < 20
-    (shared_out,) = mean_delays(outcomes(workload, "rr-n", [100]))
+    (shared_out,) = mean_delays(outcomes(workload, "round_robin_by_arrivals", [100]))
     assert shared_out >= 10 * few
 
 
 def test_delays_over_many_blocks_are_near_the_published_ones() -> None:
     """0.1 s with 100, 0.9 with 175, 17 with 375, 31 with 750; the peak is well above first come."""
     workload = workloads.multi_block(1)
-    several = outcomes(workload, "dpf-n", (100, 175, 375, 750))
+    several = outcomes(workload, "dpf_by_arrivals", (100, 175, 375, 750))
     assert mean_delays(several) == pytest.approx([0.1, 0.9, 17, 31], rel=0.2)
     granted = [outcome.granted for outcome in several]
     assert granted[0] < granted[1] > granted[2] > granted[3]
-    assert granted[1] >= 1.5 * sweeps.run(workload, "fcfs", 1).granted
-    assert sweeps.run(workload, "rr-n", 750).granted == 0
+    assert granted[1] >= 1.5 * sweeps.run(workload, "first_come_first_served", 1).granted
+    assert sweeps.run(workload, "round_robin_by_arrivals", 750).granted == 0
 
 
 def test_a_short_timeout_hurts_where_budget_waits_for_arrivals() -> None:
     """Published with 375: by arrivals 2,130 fall to 1,416; by time only 2,253 to 2,213."""
     patient, hasty = (workloads.multi_block(1, timeout=timeout) for timeout in (None, 20.0))
-    by_arrivals = [sweeps.run(workload, "dpf-n", 375).granted for workload in (patient, hasty)]
-    by_time = [sweeps.run(workload, "dpf-t", 375).granted for workload in (patient, hasty)]
+    by_arrivals = [
+        sweeps.run(workload, "dpf_by_arrivals", 375).granted for workload in (patient, hasty)
+    ]
+    by_time = [sweeps.run(workload, "dpf_by_time", 375).granted for workload in (patient, hasty)]
     assert by_arrivals == pytest.approx([2130, 1416], rel=0.05)
     assert by_time == pytest.approx([2253, 2213], rel=0.05)
 
@@ -115,8 +117,8 @@ def test_a_renyi_block_has_a_plateau_and_falls() -> None:
 def test_many_renyi_blocks_are_near_the_published_curve() -> None:
     """The first minute in the authors' own code: 3,528, 6,300 and 10,686 of 14,100."""
     workload = workloads.renyi_multi_block(2, duration=60.0)
-    first = sweeps.run(workload, "fcfs", 1)
-    fair = outcomes(workload, "dpf-n", (1_451, 14_514))
+    first = sweeps.run(workload, "first_come_first_served", 1)
+    fair = outcomes(workload, "dpf_by_arrivals", (1_451, 14_514))
     granted = [outcome.granted for outcome in (first, *fair)]
     assert granted == pytest.approx([3528, 6300, 10_686], rel=0.07)
 
