@@ -193,7 +193,9 @@ def _open_blocks(ledger: Ledger, question: Question | None) -> dict[str, RenyiCu
     slices.open_blocks(ledger, question.dataset, slices.openings(question))
     left = {block.block_id: block.filter.left for block in ledger.blocks(question.account)}
     return {
-        block_id: RenyiCurve(tuple(map(min, curve.nano, left[block_id].nano)))
+        block_id: RenyiCurve(
+            tuple(max(0, min(pair)) for pair in zip(curve.nano, left[block_id].nano, strict=True))
+        )
         for block_id, curve in slices.demands(question).items()
     }
 

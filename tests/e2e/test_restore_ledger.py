@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import pytest
 from deltalake import DeltaTable
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
+from jobs import release_counts
 from jobs.lake import backups, evidence, releases, torn, witnesses
 from jobs.lake.accounts import account_of
 from jobs.lake.entries import SCHEMA_VERSION
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Ledger
 from jobs.lake.ledger_reader import LedgerReader
-from tests import drills
+from tests import drills, lakes, release_drill
 from tests.drills import Drill, check_books
 from tests.lakes import NOON, SmallLake
 from tests.programs import Ended, run_here
@@ -271,6 +272,39 @@ def test_a_ledger_that_is_gone_is_not_made_anew_beside_its_answers(
     assert left(small, "marketing") == left(small, "research") == 3000 - 6
     assert wrong(small) == []
     assert drill.run(small, question={"window": {"days": 3}}).rows
+
+
+BLOCKS = """
+[blocks]
+mode = "enforce"
+days = 7
+epsilon = {epsilon}
+delta = 1e-7
+alphas = ["inf"]
+"""
+
+
+@pytest.mark.parametrize(("epsilon", "left_over"), [("30", "19.5"), ("5", "0")])
+def test_a_lost_answer_is_taken_from_its_blocks_once(
+    tmp_path: Path, secret: bytes, monkeypatch: pytest.MonkeyPatch, epsilon: str, left_over: str
+) -> None:
+    monkeypatch.setattr(release_counts, "compute", release_drill.compute)
+    text = lakes.changed(lakes.CLIPS, gaussian="false")
+    small = lakes.make(tmp_path, secret, text + BLOCKS.format(epsilon="30"))
+    small.publish()
+    small.ledger(NOON).open_account(
+        "marketing", account_of(small.lake, small.dataset), date(2024, 3, 1), 3000, 300
+    )
+    backups.take(small.lake, tmp_path / "backup", NOON)
+    small.release(None, k=3, max_candidates=4)
+    lose(small, "ledger")
+    lakes.make(tmp_path, secret, text + BLOCKS.format(epsilon=epsilon))
+    backups.restore(small.lake, small.ledger(NOON), [backups.read(tmp_path / "backup").entries])
+    assert [each.analyst for each in complete(small)] == ["marketing", "research"]
+    blocks = small.ledger(NOON).blocks()
+    assert len(blocks) == 6
+    assert {str(block.filter.left) for block in blocks} == {left_over}
+    assert wrong(small) == []
 
 
 # --- other regions --------------------------------------------------------------------------------
