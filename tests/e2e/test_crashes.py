@@ -118,8 +118,8 @@ def test_killed_at_random_times(drill: Drill, fresh: Iterator[SmallLake]) -> Non
     chance = random.Random(1)
     other = next(fresh)
     undisturbed = [drill.run(other, **asked) for asked in TWO_QUESTIONS]
-    kills = 0
-    while kills < 120:
+    before = drill.kills
+    while drill.kills - before < 120:
         small = next(fresh)
         for asked, answer in zip(TWO_QUESTIONS, undisturbed, strict=True):
             for _ in range(8):
@@ -130,7 +130,6 @@ def test_killed_at_random_times(drill: Drill, fresh: Iterator[SmallLake]) -> Non
                 check_books(small)
                 if not killed:
                     break
-                kills += 1
             assert drill.run(small, **asked).rows == answer.rows
         assert check_books(small) == check_books(other)
         assert charge_of(small) == charge_of(other)

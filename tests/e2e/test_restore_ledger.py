@@ -139,6 +139,19 @@ def test_a_backup_is_refused_unless_it_is_whole_and_as_it_was(small: SmallLake) 
         backups.read(folder)
 
 
+def test_an_answer_that_came_after_the_ledger_was_read_is_left_to_the_next_backup(
+    drill: Drill, small: SmallLake
+) -> None:
+    (known,) = {answer["label"] for answer in drills.stored(small)}
+    other = drills.copy(small, small.root.with_name("other"))
+    drill.run(other, question={"window": {"days": 3}})
+    lose(small, "releases")
+    Path(other.lake.tables.releases).rename(small.lake.tables.releases)
+    assert len(drills.stored(small)) == 2
+    backup = backups.take(small.lake, small.root / "another", NOON)
+    assert set(backup.tables["releases"]["label"].to_pylist()) == {known}
+
+
 def test_a_ledger_that_does_not_hold_is_not_backed_up(small: SmallLake) -> None:
     DeltaTable(small.lake.tables.ledger).alter.set_table_properties({"delta.appendOnly": "false"})
     with pytest.raises(LedgerConflictError, match="does not hold"):
