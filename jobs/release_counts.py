@@ -175,9 +175,7 @@ def release_counts(
     answer = releases.find(lake.tables.releases, question.label)
     if answer is None:
         question.require_secret(lake.read_secret())
-    again = begun is not None and begun.state != "given_back"
-    price = begun.reserve if begun and again else accounts.price(question, budget.terms)
-    blocks = begun.blocks if begun and again else _blocks(ledger, question)
+    price, blocks = _demand(ledger, question, budget, run_id, begun)
     claim = _allocate(ledger, question, budget, run_id, price, blocks, fingerprint)
     if answer is None:
         _verify_or_expire(ledger, claim, question.snapshot)
@@ -259,6 +257,18 @@ def _next_name(ledger: Ledger, fingerprint: str) -> str:
         if claim is None or (claim.may_still_serve and claim.region == ledger.region):
             break
     return name
+
+
+def _demand(
+    ledger: Ledger, question: Question, budget: Budget, run_id: str, begun: Allocation | None
+) -> tuple[Loss, Mapping[str, RenyiCurve]]:
+    """Say what a run takes of the account and of each block: what its first try took, if any."""
+    if begun is None or begun.state == "given_back":
+        price, blocks = accounts.price(question, budget.terms), _blocks(ledger, question)
+        begun = ledger.find(run_id)  # again: a faster copy of this run may have published by now
+        if begun is None or begun.state == "given_back":
+            return price, blocks
+    return begun.reserve, begun.blocks
 
 
 def _blocks(ledger: Ledger, question: Question) -> Mapping[str, RenyiCurve]:

@@ -11,6 +11,7 @@ from dp_udfs.budget import NOTHING
 from dp_udfs.errors import BudgetExhaustedError, BudgetWaitingError, SettingsError
 from jobs import release_counts
 from jobs.lake import refusals, slices
+from jobs.release_counts import Outcome
 from tests import lakes, release_drill
 from tests.conftest import TEST_SECRET
 from tests.lakes import SmallLake
@@ -89,6 +90,22 @@ def test_a_run_that_is_tried_again_keeps_the_blocks_it_took(clips: SmallLake) ->
     clips.release(None, run_id="nightly", **TOP)
     assert len(clips.entries("allocate")) == 1
     assert all(block.filter.left.epsilons == (4.5,) for block in clips.ledger().blocks())
+
+
+def test_a_copy_of_a_run_that_was_overtaken_gives_the_same_answer(clips: SmallLake) -> None:
+    first: list[Outcome] = []
+    check = release_counts._require_readable  # between looking for the run and allocating
+
+    def overtaken(*arguments: Any) -> None:
+        patch.setattr(release_counts, "_require_readable", check)
+        first.append(clips.release(None, run_id="nightly", **TOP))
+        check(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_counts, "_require_readable", overtaken)
+        second = clips.release(None, run_id="nightly", **TOP)
+    assert (second.rows, second.charged) == (first[0].rows, first[0].charged)
+    assert len(clips.entries("allocate")) == 1
 
 
 def test_a_settings_file_without_blocks_cannot_go_round_those_of_its_table(
