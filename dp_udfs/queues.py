@@ -7,6 +7,7 @@ joins the line of those on the same blocks, which waits as one. The claims serve
 same as if all waiting claims were sorted and tried after each event.
 """
 
+import functools
 import heapq
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -69,8 +70,7 @@ class FairQueue:
         self._waits = not isinstance(policy, FirstComeFirstServed)
         self._by_arrivals = isinstance(policy, DpfByArrivals)
         self._by_time = policy if isinstance(policy, ByTime) else None
-        arrivals = range(self.opening.steps + 1 if self._by_arrivals else 0)
-        self._opened_after = [self.opening.opened(step) for step in arrivals]
+        self._opened_after = functools.cache(self.opening.opened)
         self._ticks: list[tuple[Number, int, Block]] = []
         self._serial = 0
         self._lines: dict[tuple[Block, ...], list[Line]] = {}
@@ -122,12 +122,12 @@ class FairQueue:
 
     def _arrive(self, claim: Claim) -> list[Block]:
         """Open one more share of each block a claim names; return those where others wait."""
-        table, steps = self._opened_after, len(self._opened_after) - 1
+        opened_after, steps = self._opened_after, self.opening.steps
         risen = []
         for block in claim.blocks:
             block.step = step = block.step + 1
             if step <= steps:
-                block.opened = table[step]
+                block.opened = opened_after(step)
             elif block.relocked is not None:
                 block.unlock_again(steps)
             if block.lot.next_step <= step:

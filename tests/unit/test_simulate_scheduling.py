@@ -1,6 +1,7 @@
 """Simulations on the command line: a table, a picture, and clear refusals."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_what_cannot_be_simulated_is_named(
     ended = run_here(capsys, "simulate_scheduling", *options)
     assert ended.code == 2
     assert message in ended.error
+
+
+def test_pictures_need_matplotlib_and_tables_do_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ["single-block", "--policy", "dpf_by_arrivals", "--n", "1000000000"]
+    assert run_here(capsys, "simulate_scheduling", *options).code == 0
+    ended = run_here(
+        capsys, "simulate_scheduling", *options, "--picture", str(tmp_path / "curves.svg")
+    )
+    assert ended.code == 2
+    assert "pip install 'discreet[pictures]'" in ended.error
 
 
 def test_a_file_says_all_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
