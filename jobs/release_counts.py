@@ -7,18 +7,15 @@ claim is bound to the question, the noise is keyed by it, and the answer is stor
 """
 
 import argparse
-import itertools
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dp_udfs import pandas_udfs
-from dp_udfs.budget import NOTHING, Loss, RenyiCurve
-from dp_udfs.errors import ClaimError
+from dp_udfs.budget import NOTHING, Loss
 from jobs.lake import (
     accounts,
     claims,
@@ -27,10 +24,10 @@ from jobs.lake import (
     questions,
     releases,
     reports,
+    runs,
     slices,
-    tables,
 )
-from jobs.lake.ledger import Allocation, Budget, Ledger, utc_now
+from jobs.lake.ledger import Budget, Ledger, utc_now
 from jobs.lake.periods import day_in
 from jobs.lake.questions import Question
 from jobs.lake.releases import Release
@@ -42,7 +39,6 @@ from jobs.lake.settings import (
     load_dataset,
     load_lake,
 )
-from jobs.lake.tables import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +100,7 @@ def dry_run(
     question = questions.pin(lake, dataset, settings, arguments.snapshot, named)
     ledger = claims.open_ledger(lake)
     budget = accounts.get_budget(ledger, dataset, question.account, arguments.analyst, now)
-    _require_readable(question, day_in(dataset.table.time_zone, now))
+    runs.require_readable(question, day_in(dataset.table.time_zone, now))
     if ledger.exists():
         slices.require_settings(question, ledger.blocks(question.account))
     price = accounts.price(question, budget.terms)
@@ -153,12 +149,8 @@ def release_counts(
     """
     dataset.allowance(analyst)
     ledger = claims.open_ledger(lake, clock)
-    earlier = ledger.find(run_id) if run_id else None
-    if earlier:  # as it was pinned: what is stored needs no secret any more
-        pinned, secret_id = _first_snapshot(earlier, snapshot_id), _first_secret(earlier)
-    else:
-        pinned, secret_id = snapshot_id, questions.secret_id(lake.read_secret())
-    question = questions.pin(lake, dataset, settings, pinned, secret_id)
+    earlier = None if run_id is None else ledger.find(run_id)
+    question = questions.pin(lake, dataset, settings, *runs.pinned(lake, earlier, snapshot_id))
     budget = accounts.open_account(ledger, dataset, question.account, analyst, clock())
 
     owned = {p.label for p in ledger.released_labels(analyst, question.account)}
@@ -167,18 +159,19 @@ def release_counts(
         if answer is not None:
             claims.require_same_numbers(ledger, question.account, answer)
             return _outcome(ledger, question, analyst, answer, None, NOTHING)
-    fingerprint = question.fingerprint(analyst)
-    run_id = run_id or _next_name(ledger, fingerprint)
+    if run_id is None:
+        run_id = runs.next_name(ledger, question.fingerprint(analyst))
     begun = ledger.find(run_id)
     if begun is None or begun.state in ("given_back", "waiting"):
-        _require_readable(question, day_in(dataset.table.time_zone, clock()))
+        runs.require_readable(question, day_in(dataset.table.time_zone, clock()))
     answer = releases.find(lake.tables.releases, question.label)
     if answer is None:
         question.require_secret(lake.read_secret())
-    price, blocks = _demand(ledger, question, budget, run_id, begun)
-    claim = _allocate(ledger, question, budget, run_id, price, blocks, fingerprint)
+    price, blocks = runs.demand(ledger, question, budget, run_id, begun)
+    with program.progress(f"allocate {price}"):
+        claim = runs.allocate(ledger, question, budget, run_id, price, blocks)
     if answer is None:
-        _verify_or_expire(ledger, claim, question.snapshot)
+        runs.verify_or_expire(ledger, claim, question.snapshot)
         answer = compute(question, lake.read_secret(), spark)
         claims.require_same_numbers(ledger, question.account, answer)
         with program.progress("store the answer"):
@@ -224,104 +217,6 @@ def compute(question: Question, secret: bytes, spark: "SparkSession | None" = No
         answered = candidates.mapInArrow(answer, pandas_udfs.ANSWER_SCHEMA).toArrow()
     whole = pandas_udfs.complete(answered, mechanism, key, question.cohorts)
     return releases.from_answer(question, whole)
-
-
-def _first_snapshot(earlier: Allocation, snapshot_id: int | None) -> int | None:
-    """Return the snapshot that the first try of a run pinned; None if it was no release."""
-    first: int | None = earlier.details.get("snapshot")
-    if snapshot_id not in (None, first):
-        raise ClaimError(
-            f"run {earlier.run_id} was allocated on snapshot {first}, not {snapshot_id}; "
-            f"take a new run id"
-        )
-    return first
-
-
-def _first_secret(earlier: Allocation) -> str:
-    """Return the name of the secret that the first try of a run was pinned under."""
-    return str(json.loads(earlier.details.get("question", "{}")).get("secret", ""))
-
-
-def _require_readable(question: Question, today: date) -> None:
-    """Refuse what may not or cannot be read, before anything is spent on it."""
-    question.require_retained(today)
-    question.require_columns()
-    tables.verify(question.snapshot)
-
-
-def _next_name(ledger: Ledger, fingerprint: str) -> str:
-    """Name a run that was given no name: as its first try here, unless that came to nothing."""
-    for number in itertools.count(1):
-        name = f"{fingerprint[:32]}-{number}"
-        claim = ledger.find(name)
-        if claim is None or (claim.may_still_serve and claim.region == ledger.region):
-            break
-    return name
-
-
-def _demand(
-    ledger: Ledger, question: Question, budget: Budget, run_id: str, begun: Allocation | None
-) -> tuple[Loss, Mapping[str, RenyiCurve]]:
-    """Say what a run takes of the account and of each block: what its first try took, if any."""
-    if begun is None or begun.state == "given_back":
-        price, blocks = accounts.price(question, budget.terms), _blocks(ledger, question)
-        begun = ledger.find(run_id)  # again: a faster copy of this run may have published by now
-        if begun is None or begun.state == "given_back":
-            return price, blocks
-    return begun.reserve, begun.blocks
-
-
-def _blocks(ledger: Ledger, question: Question) -> Mapping[str, RenyiCurve]:
-    """Say what is taken of each privacy block: nothing for an answer that is out already."""
-    slices.require_settings(question, ledger.blocks(question.account))
-    published = {p.label for p in ledger.released_labels(dataset=question.account)}
-    if question.dataset.blocks is None or question.label in published:
-        return {}
-    slices.open_blocks(ledger, question.dataset, slices.openings(question))
-    return slices.demands(question)
-
-
-def _allocate(
-    ledger: Ledger,
-    question: Question,
-    budget: Budget,
-    run_id: str,
-    price: Loss,
-    blocks: Mapping[str, RenyiCurve],
-    fingerprint: str,
-) -> Allocation:
-    """Take the reserve, or find the claim that an earlier try of the same run took."""
-    details = {
-        "question": question.canonical,
-        "snapshot": question.snapshot.snapshot_id,
-        "dataset_name": question.dataset.name,
-        "label": question.label,
-        "unit_weight": accounts.unit_weight(question, budget.terms),
-    }
-    with program.progress(f"allocate {price}"):
-        claim = ledger.allocate(
-            run_id,
-            analyst=budget.analyst,
-            dataset=question.account,
-            units=price.units,
-            calls=price.calls,
-            blocks=blocks,
-            fingerprint=fingerprint,
-            details=details,
-        )
-    if claim.state == "expired":
-        raise ClaimError(f"run {run_id}: its claim has expired and was charged; take a new run id")
-    return claim
-
-
-def _verify_or_expire(ledger: Ledger, claim: Allocation, snapshot: Snapshot) -> None:
-    """Charge the whole reserve of a claim whose snapshot is gone: it may have been read before."""
-    try:
-        tables.verify(snapshot)
-    except ClaimError as error:
-        if claim.is_open:
-            ledger.expire(claim.run_id, f"snapshot {snapshot.snapshot_id} is gone")
-        raise ClaimError(f"run {claim.run_id} is closed and charged in full: {error}") from None
 
 
 def _outcome(

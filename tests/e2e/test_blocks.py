@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from dp_udfs.budget import NOTHING
-from dp_udfs.errors import BudgetExhaustedError, BudgetWaitingError, SettingsError
+from dp_udfs.errors import (
+    BudgetExhaustedError,
+    BudgetWaitingError,
+    InvalidParameterError,
+    SettingsError,
+)
 from jobs import release_counts
-from jobs.lake import refusals, slices
+from jobs.lake import refusals, runs, slices
 from jobs.release_counts import Outcome
 from tests import lakes, release_drill
 from tests.conftest import TEST_SECRET
@@ -94,15 +99,15 @@ def test_a_run_that_is_tried_again_keeps_the_blocks_it_took(clips: SmallLake) ->
 
 def test_a_copy_of_a_run_that_was_overtaken_gives_the_same_answer(clips: SmallLake) -> None:
     first: list[Outcome] = []
-    check = release_counts._require_readable  # between looking for the run and allocating
+    check = runs.require_readable  # between looking for the run and allocating
 
     def overtaken(*arguments: Any) -> None:
-        patch.setattr(release_counts, "_require_readable", check)
+        patch.setattr(runs, "require_readable", check)
         first.append(clips.release(None, run_id="nightly", **TOP))
         check(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release_counts, "_require_readable", overtaken)
+        patch.setattr(runs, "require_readable", overtaken)
         second = clips.release(None, run_id="nightly", **TOP)
     assert (second.rows, second.charged) == (first[0].rows, first[0].charged)
     assert len(clips.entries("allocate")) == 1
@@ -150,3 +155,10 @@ def test_a_release_waits_for_its_blocks_and_is_charged_when_they_are_granted(
 
 def _interrupted(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_an_empty_run_id_is_refused_before_anything_is_spent(clips: SmallLake) -> None:
+    """As a template that was not filled in leaves it."""
+    with pytest.raises(InvalidParameterError, match="run_id"):
+        clips.release(None, run_id="", **TOP)
+    assert clips.entries("allocate") == []
