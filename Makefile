@@ -37,12 +37,12 @@ demo: install ## private answers about real people's film choices, in about two 
 	@$(BIN)/python notebooks/demo.py
 
 .PHONY: test
-test: lint types ## everything that has to pass; what needs no Spark runs beside what does
-	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/statistical \
-		> $(VENV)/tests-without-spark.txt 2>&1 & without=$$!; trap "kill $$without" INT TERM; \
-	$(BIN)/python -m pytest tests/spark tests/e2e; with=$$?; \
-	wait $$without; without=$$?; cat $(VENV)/tests-without-spark.txt; \
-	exit $$((with + without))
+test: lint types ## everything that has to pass; whole programs run beside their parts
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/statistical tests/spark \
+		> $(VENV)/tests-of-parts.txt 2>&1 & parts=$$!; trap "kill $$parts" INT TERM; \
+	$(BIN)/python -m pytest tests/e2e; programs=$$?; \
+	wait $$parts; parts=$$?; cat $(VENV)/tests-of-parts.txt; \
+	exit $$((programs + parts))
 
 .PHONY: test-unit test-spark test-e2e test-statistical
 test-unit: install ## the tests that need neither Spark nor Java
