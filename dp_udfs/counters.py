@@ -6,7 +6,7 @@ those users and no others.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
@@ -21,6 +21,68 @@ def levels(periods: int) -> int:
     """Return how many sums one user can be part of when there are so many periods."""
     checks.positive_integers(periods=periods)
     return periods.bit_length()  # floor(log2 T) + 1
+
+
+@dataclass(frozen=True)
+class CounterTerms:
+    """A tree counter whose sums are drawn one by one: by programs that live one period long.
+
+    Parameters
+    ----------
+    periods : int
+        How many periods there will be at most; fixed from the start.
+    epsilon : number
+        Loss of the whole stream of counts, in nats.
+
+    Notes
+    -----
+    Privacy: epsilon-DP for all sums together, between tables that differ in one user, as long as
+    every period's sum is drawn once and a user counts in one period alone. Users who leave may be
+    left out of later sums.
+    """
+
+    periods: int
+    epsilon: Real
+
+    def __post_init__(self) -> None:
+        checks.positive(epsilon=checks.exact(epsilon=self.epsilon))
+        checks.noise_scale(scale=self.scale)
+
+    @property
+    def scale(self) -> Fraction:
+        """Scale of the noise of each sum, in users."""
+        return levels(self.periods) / checks.exact(epsilon=self.epsilon)
+
+    def summed(self, period: int) -> range:
+        """Say which periods the sum of this one is over: a power of two of them, up to itself."""
+        self._check(period)
+        return range(period - (period & -period) + 1, period + 1)
+
+    def noisy_sum(self, users: int, period: int, rng: SecureRandom) -> int:
+        """Add noise to the number of users first seen in the periods of a sum."""
+        checks.non_negative_integers(users=users)
+        self._check(period)
+        drawn = noise.discrete_laplace(self.scale, rng, "users", [period])
+        return users + int(drawn[0])
+
+    def estimate(self, sums: Mapping[int, int], period: int) -> int:
+        """Add up the noisy sums that make the count of all users so far."""
+        total = 0
+        while period:
+            total += sums[period]
+            period -= period & -period
+        return total
+
+    def lower_bound(self, estimate: int, period: int, beta: Real, earlier: int = 0) -> int:
+        """Return a number of users that exist, but for a probability of beta over all periods."""
+        each = float(checks.exact(beta=beta)) / self.periods
+        noises = period.bit_count()
+        return max(0, earlier, estimate - discrete_quantile(each, noises, self.scale))
+
+    def _check(self, period: int) -> None:
+        checks.positive_integers(period=period)
+        if period > self.periods:
+            raise InvalidParameterError(f"the counter was made for {self.periods} periods")
 
 
 @dataclass

@@ -57,6 +57,32 @@ class BlockQueue:
         return self.region, self.dataset
 
 
+@dataclass(frozen=True)
+class UserCount:
+    """What one region knows of the number of users of a dataset: noisy sums and a lower bound.
+
+    Attributes
+    ----------
+    terms : mapping
+        Of the counter; they never change.
+    sums : tuple of int
+        The noisy sum of each period so far.
+    bound : int
+        So many users exist, as sure as the terms say.
+    """
+
+    region: str
+    dataset: str
+    terms: Mapping[str, Any]
+    sums: tuple[int, ...] = ()
+    bound: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Who counted, and what."""
+        return self.region, self.dataset
+
+
 @dataclass
 class Balances:
     """The fold so far. `apply` moves it on by one entry.
@@ -69,6 +95,7 @@ class Balances:
     accounts: dict[tuple[str, str], dict[date, Account]] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
     queues: dict[tuple[str, str], BlockQueue] = field(default_factory=dict)  # by region and dataset
+    counts: dict[tuple[str, str], UserCount] = field(default_factory=dict)
     claims: dict[tuple[str, str], Allocation] = field(default_factory=dict)  # by region and run
     transfers: dict[str, Transfer] = field(default_factory=dict)  # on their way, by the debit's id
     refused: set[tuple[str, str, Loss, str | None]] = field(default_factory=set)
@@ -93,6 +120,8 @@ class Balances:
             self._retire_block(entry)
         elif entry.kind == "open_queue":
             self._open_queue(entry)
+        elif entry.kind == "count_users":
+            self._count_users(entry)
         elif entry.kind == "refuse":
             asked = said(entry.run_id), said(entry.fingerprint), loss_of(entry), entry.blocks
             self.refused.add(asked)
@@ -109,6 +138,7 @@ class Balances:
             accounts,
             dict(self.blocks),
             dict(self.queues),
+            dict(self.counts),
             dict(self.claims),
             dict(self.transfers),
             set(self.refused),
@@ -203,6 +233,16 @@ class Balances:
         if queue.key in self.queues:
             raise broken(entry, "opens a queue that is open")
         self.queues[queue.key] = queue
+
+    def _count_users(self, entry: Entry) -> None:
+        told = json.loads(said(entry.details))
+        key = entry.region, said(entry.dataset)
+        before = self.counts.get(key) or UserCount(*key, told["terms"])
+        fits = told["period"] == len(before.sums) + 1 and told["terms"] == before.terms
+        if not fits or told["bound"] < before.bound:
+            raise broken(entry, "counts a period out of turn, on other terms, or fewer users")
+        sums = (*before.sums, told["sum"])
+        self.counts[key] = replace(before, sums=sums, bound=told["bound"])
 
     def _transfer(self, entry: Entry) -> None:
         """Take what a debit sends out of a share; put what a credit receives into another."""

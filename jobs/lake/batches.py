@@ -50,8 +50,15 @@ def create_tables(spark: SparkSession, dataset: DatasetSettings) -> None:
     _create(spark, table.quarantine, schemas.QUARANTINE, tuple(schemas.QUARANTINE))
     if table.opt_outs is not None:
         _create(spark, table.opt_outs, schemas.opt_outs(dataset), ("user_id",))
+    if dataset.users is not None:
+        create_numbers(spark, dataset)
     for location, person in schemas.personal(dataset).values():
         erasure.require(tables.locate(location, spark), person)
+
+
+def create_numbers(spark: SparkSession, dataset: DatasetSettings) -> None:
+    """Make the table of users in the order of joining: see `jobs.lake.joining`."""
+    _create(spark, dataset.table.numbers, schemas.numbers(dataset), tuple(schemas.NUMBERS))
 
 
 def create_purged(spark: SparkSession, dataset: DatasetSettings) -> None:
@@ -84,8 +91,8 @@ def add_engagements(
     with temporary_settings(spark, zone):
         odd = checking.rejected(rows, dataset, as_of, batch_id)
         good = checking.accepted(rows, dataset, as_of)
-        _append_once(spark, odd, table.quarantine, batch_id)
-        return _append_once(spark, good, table.engagements, batch_id)
+        append_once(spark, odd, table.quarantine, batch_id)
+        return append_once(spark, good, table.engagements, batch_id)
 
 
 def add_opt_outs(
@@ -95,7 +102,7 @@ def add_opt_outs(
     assert dataset.table.opt_outs is not None
     known = tables.read(spark, dataset.table.opt_outs)
     fresh = users.select("user_id").distinct().join(known, on="user_id", how="left_anti")
-    return _append_once(spark, fresh, dataset.table.opt_outs, batch_id)
+    return append_once(spark, fresh, dataset.table.opt_outs, batch_id)
 
 
 def holds(spark: SparkSession, location: str, batch_id: str) -> bool:
@@ -190,7 +197,7 @@ def _create_in_catalog(
     )
 
 
-def _append_once(spark: SparkSession, rows: DataFrame, location: str, batch_id: str) -> bool:
+def append_once(spark: SparkSession, rows: DataFrame, location: str, batch_id: str) -> bool:
     """Append rows under the batch's name, unless the table has it already."""
     if holds(spark, location, batch_id):
         return False

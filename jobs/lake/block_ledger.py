@@ -12,7 +12,7 @@ from jobs.lake import decisions, queueing
 from jobs.lake.allocations import Allocation
 from jobs.lake.balances import Balances
 from jobs.lake.budgets import PURE, Curve, Mode, check_mode, grid
-from jobs.lake.decisions import BlockOpening
+from jobs.lake.decisions import BlockOpening, Counted
 from jobs.lake.entries import Fact
 from jobs.lake.ledger_reader import LedgerReader
 
@@ -105,6 +105,20 @@ class BlockLedger(LedgerReader):
         asked = list(asked)
         self._journal.prepare(create=self._create)
         self._journal.append(lambda balances, _: decisions.open_blocks(balances, asked))
+
+    def count_users(self, counted: Counted, blocks: Iterable[BlockOpening]) -> None:
+        """Record a private count, and open the blocks of users that it allows, in one commit.
+
+        A repeat for the same period changes nothing: each sum is drawn once.
+
+        Raises
+        ------
+        SettingsError
+            If it was begun on other terms or in another region.
+        """
+        blocks = list(blocks)
+        self._journal.prepare(create=self._create)
+        self._journal.append(lambda balances, _: decisions.count_users(balances, counted, blocks))
 
     def retire_block(self, block_id: str, reason: str) -> None:
         """Say that a block's data are gone. Claims that wait for it are rejected; grants stay.

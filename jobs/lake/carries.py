@@ -13,7 +13,7 @@ from typing import Any
 from dp_udfs.budget import Loss, RenyiCurve
 from dp_udfs.filters import BlockFilter, PrivacyFilter
 from jobs.lake.allocations import Allocation, Ticket
-from jobs.lake.balances import Balances, BlockQueue, Head, Transfer
+from jobs.lake.balances import Balances, BlockQueue, Head, Transfer, UserCount
 from jobs.lake.budgets import Account, Block, Share, Stamp, Terms
 from jobs.lake.periods import day_in
 
@@ -39,6 +39,7 @@ def write(balances: Balances, now: datetime) -> str:
         "accounts": [_account_to_json(account) for account in accounts],
         "blocks": [_block_to_json(block) for block in balances.blocks.values()],
         "queues": [_queue_to_json(queue) for queue in balances.queues.values()],
+        "counts": [vars(count) for count in balances.counts.values()],
         "claims": [_claim_to_json(claim) for claim in claims],
         "transfers": {key: _transfer_to_json(sent) for key, sent in balances.transfers.items()},
     }
@@ -58,6 +59,9 @@ def read(text: str) -> Balances:
     for values in said.get("queues", ()):
         queue = BlockQueue(**values | {"at": datetime.fromisoformat(values["at"])})
         balances.queues[queue.key] = queue
+    for values in said.get("counts", ()):
+        count = UserCount(**values | {"sums": tuple(values["sums"])})
+        balances.counts[count.key] = count
     for values in said["claims"]:
         claim = _claim_from_json(values)
         balances.claims[claim.region, claim.run_id] = claim

@@ -19,7 +19,7 @@ from dp_udfs.errors import (
 )
 from jobs.lake import refusals
 from jobs.lake.allocations import Allocation
-from jobs.lake.balances import Balances, BlockQueue
+from jobs.lake.balances import Balances, BlockQueue, UserCount
 from jobs.lake.budgets import Account, Curve, Mode, Terms, write_curves
 from jobs.lake.entries import Entry, Fact, Kind, canonical
 from jobs.lake.periods import day_in
@@ -70,6 +70,17 @@ class Demand:
     def needs_account(self) -> bool:
         """Whether an account bears it: always, unless it takes from blocks alone."""
         return self.loss != NOTHING or not self.blocks
+
+
+class Counted(NamedTuple):
+    """The private count of users after one period, and what it lets be said of their number."""
+
+    dataset: str
+    terms: Mapping[str, Any]
+    period: int
+    sum: int  # of the periods that end with this one, with noise
+    bound: int
+    snapshot: int
 
 
 class Sending(NamedTuple):
@@ -187,6 +198,36 @@ def open_blocks(balances: Balances, asked: Iterable[BlockOpening]) -> list[Fact]
             )
         facts += _open_block(balances, each)
     return facts
+
+
+def count_users(balances: Balances, counted: Counted, blocks: Iterable[BlockOpening]) -> list[Fact]:
+    """Write down the count of one period, once, and open the blocks that its bound allows."""
+    key = balances.here, counted.dataset
+    for region, dataset in balances.counts:
+        if dataset == counted.dataset and region != balances.here:
+            raise SettingsError(f"the users of dataset {dataset} are counted in region {region}")
+    known = balances.counts.get(key) or UserCount(*key, counted.terms)
+    if known.terms != counted.terms:
+        raise SettingsError(
+            f"users: {counted.terms}, but users of dataset {counted.dataset} are counted on terms "
+            f"{known.terms}; that never changes"
+        )
+    if counted.period <= len(known.sums):
+        return []  # by another process; the sum is drawn once, and that one holds
+    if counted.period != len(known.sums) + 1 or counted.bound < known.bound:
+        raise InvalidParameterError(
+            f"users of dataset {counted.dataset}: period {counted.period} with bound "
+            f"{counted.bound} cannot follow period {len(known.sums)} with bound {known.bound}"
+        )
+    said = {
+        "period": counted.period,
+        "sum": counted.sum,
+        "bound": counted.bound,
+        "terms": counted.terms,
+        "snapshot": counted.snapshot,
+    }
+    fact = Fact(kind="count_users", dataset=counted.dataset, details=canonical(said))
+    return [fact, *open_blocks(balances, blocks)]
 
 
 def _open_block(balances: Balances, asked: BlockOpening) -> list[Fact]:

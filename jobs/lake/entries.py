@@ -13,9 +13,9 @@ from dp_udfs.errors import InvalidParameterError
 from jobs.lake.commits import to_rows
 
 Kind = Literal[
-    "open_account", "override", "open_block", "retire_block", "open_queue", "submit", "reject",
-    "time_out", "cancel", "allocate", "refuse", "release", "consume", "settle", "give_back",
-    "expire", "debit", "credit", "carry", "restore",
+    "open_account", "override", "open_block", "retire_block", "count_users", "open_queue",
+    "submit", "reject", "time_out", "cancel", "allocate", "refuse", "release", "consume", "settle",
+    "give_back", "expire", "debit", "credit", "carry", "restore",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 2  # 2: queues

@@ -12,6 +12,7 @@ from dp_udfs.budget import NOTHING, Loss
 from dp_udfs.errors import BudgetExhaustedError, InvalidParameterError
 from jobs.lake import decisions, queueing
 from jobs.lake.allocations import Allocation, fold_claim
+from jobs.lake.balances import UserCount
 from jobs.lake.budgets import Account, Block, Curve, Mode, Terms
 from jobs.lake.commits import widened
 from jobs.lake.decisions import Demand
@@ -224,6 +225,13 @@ class LedgerReader:
         with self._journal.reading() as balances:
             found = [b for b in balances.blocks.values() if dataset in (None, b.dataset)]
         return tuple(sorted(found, key=lambda block: block.block_id))
+
+    def user_count(self, dataset: str) -> UserCount | None:
+        """Say what is known of the number of users; None where this region has not counted."""
+        if not self._journal.exists():
+            return None
+        with self._journal.reading() as balances:
+            return balances.counts.get((self.region, dataset))
 
     def waiting(self) -> tuple[Allocation, ...]:
         """List the claims that wait in queues of this region, first to be served first."""

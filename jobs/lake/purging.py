@@ -54,9 +54,11 @@ def delete_rows(
     if not tables.holds_files(leaving):
         return
     consent.remember(spark, lake, dataset, leaving)
-    _delete_people(spark, table.engagements, table.user_id, leaving)
+    delete_people(spark, table.engagements, table.user_id, leaving)
+    if dataset.users is not None:
+        delete_people(spark, table.numbers, "user_id", leaving)
     spark.sql(f"DELETE FROM {tables.quote(table.quarantine)}")  # noqa: S608 - quoted
-    _delete_people(spark, table.opt_outs, "user_id", leaving)
+    delete_people(spark, table.opt_outs, "user_id", leaving)
 
 
 def remove_files(
@@ -88,12 +90,7 @@ def is_readable(snapshot: Snapshot) -> bool:
     return True
 
 
-def _delete_before(spark: "SparkSession", location: str, column: str, first: date) -> None:
-    older = f"`{column}` < DATE'{first}'"
-    spark.sql(f"DELETE FROM {tables.quote(location)} WHERE {older}")  # noqa: S608 - a setting, a date
-
-
-def _delete_people(spark: "SparkSession", location: str, column: str, leaving: TableState) -> None:
+def delete_people(spark: "SparkSession", location: str, column: str, leaving: TableState) -> None:
     """Delete the rows of the people in a state of the opt-outs: a join, so the log has no id."""
     people = f"{tables.quote(leaving.location)} VERSION AS OF {leaving.version}"
     spark.sql(
@@ -101,3 +98,8 @@ def _delete_people(spark: "SparkSession", location: str, column: str, leaving: T
         f"USING (SELECT DISTINCT user_id FROM {people}) AS leaving "
         f"ON t.`{column}` = leaving.user_id WHEN MATCHED THEN DELETE"
     )
+
+
+def _delete_before(spark: "SparkSession", location: str, column: str, first: date) -> None:
+    older = f"`{column}` < DATE'{first}'"
+    spark.sql(f"DELETE FROM {tables.quote(location)} WHERE {older}")  # noqa: S608 - a setting, a date

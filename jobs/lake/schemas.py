@@ -40,6 +40,11 @@ QUARANTINE = {
     "row": "string",  # the row as it came, as JSON
 }
 
+NUMBERS = {  # and `user_id`; NULL in the row that says up to where numbers are given out
+    "number": "bigint",
+    "period": "bigint",
+}
+
 PURGED = {
     "user_hash": "string",  # see `jobs.lake.consent`
     "secret_id": "string",
@@ -62,6 +67,11 @@ def opt_outs(dataset: DatasetSettings) -> dict[str, str]:
     return {"user_id": dataset.table.user_id_type}
 
 
+def numbers(dataset: DatasetSettings) -> dict[str, str]:
+    """Columns of the table of users in the order of joining."""
+    return {"user_id": dataset.table.user_id_type, **NUMBERS}
+
+
 def personal(dataset: DatasetSettings) -> dict[str, tuple[str, str]]:
     """List the tables with rows about people by role: location, and the column that names them."""
     table = dataset.table
@@ -69,7 +79,11 @@ def personal(dataset: DatasetSettings) -> dict[str, tuple[str, str]]:
         "engagements": (table.engagements, table.user_id),
         "quarantine": (table.quarantine, "row"),
     }
-    return places | ({} if table.opt_outs is None else {"opt_outs": (table.opt_outs, "user_id")})
+    if table.opt_outs is not None:
+        places["opt_outs"] = (table.opt_outs, "user_id")
+    if dataset.users is not None:
+        places["users"] = (table.numbers, "user_id")
+    return places
 
 
 def require(dataset: DatasetSettings, snapshot: Snapshot, used: Collection[str]) -> None:

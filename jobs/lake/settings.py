@@ -35,6 +35,7 @@ from dp_udfs.curves import block_capacity
 from dp_udfs.errors import SettingsError
 from jobs.lake.budgets import grid
 from jobs.lake.queue_settings import QueueSettings
+from jobs.lake.user_settings import UserSettings
 
 COHORT_SEPARATOR = " | "
 ALL = "all"  # the one cohort of a question without cohorts
@@ -267,6 +268,11 @@ class EngagementTable(Table):
     bounding_salt: Text
 
     @property
+    def numbers(self) -> str:
+        """Where the numbers of users are kept, in the order of joining: beside the engagements."""
+        return f"{self.engagements.rstrip('/')}_users"
+
+    @property
     def purged(self) -> str | None:
         """Where hashes of people whose rows were purged are kept: beside the opt-outs."""
         return None if self.opt_outs is None else f"{self.opt_outs.rstrip('/')}_purged"
@@ -388,6 +394,7 @@ class DatasetSettings(Table):
     budget: Budget
     analysts: Mapping[Name, Analyst]
     blocks: BlockSettings | None = None
+    users: UserSettings | None = None
     region: Text = "local"  # filled in by `load_dataset`, and so are the regions
     regions: Regions | None = None
 

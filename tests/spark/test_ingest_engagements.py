@@ -301,7 +301,7 @@ def test_a_run_that_died_between_tables_is_completed(
     films: Films, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = films.parquet([row(), row(user_id=None)])
-    append_once = batches._append_once
+    append_once = batches.append_once
 
     def dies_in_front(spark: Any, rows: Any, location: str, batch_id: str) -> bool:
         if location.endswith(stage):
@@ -312,7 +312,7 @@ def test_a_run_that_died_between_tables_is_completed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "_append_once", dies_in_front)
+        patch.setattr(batches, "append_once", dies_in_front)
         patch.setattr(snapshots, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
             films.ingest(*batch, "--publish")
@@ -385,7 +385,7 @@ def test_a_killed_run_is_completed_by_the_next(films: Films) -> None:
     tables.verify(snapshots.latest(films.lake, films.dataset))
 
 
-def test_two_runs_at_once_append_once(films: Films) -> None:
+def test_two_runs_at_onceappend_once(films: Films) -> None:
     batch = films.parquet([row(user_id=number) for number in range(500)])
     processes = [start(films, *batch, "--publish", "--format", "json") for _ in range(2)]
     appended = []

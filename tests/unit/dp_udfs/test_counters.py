@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_udfs import counters, noise, rng
-from dp_udfs.counters import TreeCounter
+from dp_udfs.counters import CounterTerms, TreeCounter
 from dp_udfs.errors import InvalidParameterError
 
 SECRET = bytes(range(32))
@@ -140,3 +140,24 @@ def test_the_renyi_divergence_of_the_discrete_noise() -> None:
     p, q = np.exp(-np.abs(z) / scale), np.exp(-np.abs(z - 1) / scale)
     divergence = math.log((p**alpha * q ** (1 - alpha)).sum() / p.sum()) / (alpha - 1)
     assert counters.discrete_laplace_renyi(scale, alpha) == pytest.approx(divergence, rel=1e-9)
+
+
+def test_sums_drawn_one_by_one_make_the_same_counts() -> None:
+    terms = CounterTerms(9, "0.5")
+    secret, new_users = bytes(range(32)), [5, 0, 7, 3, 11, 2, 0, 9, 4]
+    whole = TreeCounter(9, "0.5", rng.keyed(secret, "films"))
+    sums: dict[int, int] = {}
+    for period, _ in enumerate(new_users, start=1):
+        true_sum = sum(new_users[each - 1] for each in terms.summed(period))
+        sums[period] = terms.noisy_sum(true_sum, period, rng.keyed(secret, "films"))
+        assert terms.estimate(sums, period) == whole.count(new_users[period - 1])
+    assert terms.scale == whole.scale
+
+
+def test_a_bound_over_all_periods_asks_each_for_its_part_of_beta() -> None:
+    terms, whole = CounterTerms(8, 1), TreeCounter(8, 1, rng.fresh())
+    whole.period = 7
+    assert terms.lower_bound(100, 7, 0.08) == whole.lower_bound(100, 0.01)
+    assert terms.lower_bound(100, 7, 0.08, earlier=99) == 99
+    with pytest.raises(InvalidParameterError, match="made for 8 periods"):
+        terms.summed(9)

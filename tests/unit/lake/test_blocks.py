@@ -20,6 +20,7 @@ from dp_udfs.errors import (
     SettingsError,
 )
 from jobs.lake import entry_log
+from jobs.lake.decisions import BlockOpening, Counted
 from jobs.lake.ledger import Allocation, Block, Ledger
 
 NOVEMBER, DECEMBER = date(2026, 11, 1), date(2026, 12, 1)
@@ -108,6 +109,45 @@ def test_sums_of_curves_are_exact(values: list[Any]) -> None:
     for value in values:
         total = total + RenyiCurve.demand(value)
     assert total.nano == (sum(values) * NANO,)
+
+
+# Users are counted once in each period, on terms that never change
+
+
+def counted(period: int, total: int, bound: int, **terms: int) -> Counted:
+    return Counted(FILMS, {"epsilon": 1, **terms}, period, total, bound, snapshot=period)
+
+
+def users(number: int) -> BlockOpening:
+    return BlockOpening(
+        block_id=f"users {number}",
+        dataset=FILMS,
+        capacity=RenyiCurve.capacity(1),
+        alphas=("inf",),
+        mode="enforce",
+        details={},
+    )
+
+
+def test_the_first_count_of_a_period_holds_and_opens_its_blocks(ledger: Ledger) -> None:
+    ledger.count_users(counted(1, 5, 3), [users(0)])
+    ledger.count_users(counted(1, 6, 4), [users(1)])  # by another process
+    ledger.count_users(counted(2, 9, 8), [users(0), users(1)])
+    known = ledger.user_count(FILMS)
+    assert known is not None
+    assert (known.sums, known.bound) == ((5, 9), 8)
+    assert [each.block_id for each in ledger.blocks()] == [*DAYS, "users 0", "users 1"]
+
+
+def test_counts_out_of_turn_or_on_other_terms_are_refused(ledger: Ledger) -> None:
+    ledger.count_users(counted(1, 5, 3), [])
+    head = ledger.head()
+    with pytest.raises(SettingsError, match="that never changes"):
+        ledger.count_users(counted(2, 5, 3, per_block=4), [])
+    for wrong in (counted(3, 9, 8), counted(2, 9, 2)):
+        with pytest.raises(InvalidParameterError, match="users of dataset"):
+            ledger.count_users(wrong, [])
+    assert ledger.head() == head
 
 
 # All or nothing
