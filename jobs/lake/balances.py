@@ -120,6 +120,9 @@ class Balances:
             self._retire_block(entry)
         elif entry.kind == "open_queue":
             self._open_queue(entry)
+        elif entry.kind == "unlock":
+            queue = self.queues[entry.region, said(entry.dataset)]
+            self.queues[queue.key] = replace(queue, at=entry.recorded_at)
         elif entry.kind == "count_users":
             self._count_users(entry)
         elif entry.kind == "refuse":

@@ -13,7 +13,7 @@ from dp_udfs.errors import InvalidParameterError
 from jobs.lake.commits import to_rows
 
 Kind = Literal[
-    "open_account", "override", "open_block", "retire_block", "count_users", "open_queue",
+    "open_account", "override", "open_block", "retire_block", "count_users", "open_queue", "unlock",
     "submit", "reject", "time_out", "cancel", "allocate", "refuse", "release", "consume", "settle",
     "give_back", "expire", "debit", "credit", "carry", "restore",
 ]  # fmt: skip

@@ -127,7 +127,8 @@ def run_round(balances: Balances, now: datetime, dataset: str | None = None) -> 
     facts: list[Fact] = []
     for queue in balances.queues.values():
         if queue.region == balances.here and dataset in (None, queue.dataset):
-            facts += Round(balances, queue, now).decided()
+            round_ = Round(balances, queue, now)
+            facts += round_.decided() or round_.note()
     return facts
 
 

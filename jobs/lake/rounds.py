@@ -13,10 +13,11 @@ from fractions import Fraction
 from typing import Any
 
 from dp_udfs.amounts import Curve as Amounts
+from dp_udfs.blocks import Parts
 from dp_udfs.budget import NOTHING, Loss, RenyiCurve
 from dp_udfs.claims import Claim, ClaimState
 from dp_udfs.errors import BudgetExhaustedError
-from dp_udfs.policies import DpfByArrivals, FirstComeFirstServed
+from dp_udfs.policies import DPack, DpfByArrivals, FirstComeFirstServed, Optimal
 from dp_udfs.resumption import BlockRecord, ClaimRecord, ResumedScheduler
 from dp_udfs.scheduler import Decision, Shortage
 from jobs.lake import policies
@@ -25,6 +26,8 @@ from jobs.lake.balances import Balances, BlockQueue
 from jobs.lake.budgets import Account, Block, write_curves
 from jobs.lake.entries import Entry, Fact, Kind, canonical
 from jobs.lake.policies import microseconds
+
+ROUNDS = 32  # of a policy that packs: so many in vain are written down
 
 _KINDS: Mapping[str, Kind] = {
     ClaimState.ALLOCATED: "allocate",
@@ -61,6 +64,7 @@ class Round:
 
     def __init__(self, balances: Balances, queue: BlockQueue, now: datetime) -> None:
         self._balances = balances
+        self._queue = queue
         self._now = now
         self._at = microseconds(max(now, queue.at))
         self._claims = {claim.run_id: claim for claim in balances.waiting_in(queue)}
@@ -85,6 +89,14 @@ class Round:
         self._told += len(decisions)
         lost, self._lost = self._lost, []
         return lost + [self._fact(decision) for decision in decisions]
+
+    def note(self) -> list[Fact]:
+        """Note that so many rounds served nobody, so that nobody has to hold them again."""
+        policy = self._scheduler.policy
+        if not self._claims or not isinstance(policy, DPack | Optimal):
+            return []
+        rounds = policy.step_at(microseconds(self._queue.at), self._at)
+        return [Fact(kind="unlock", dataset=self._queue.dataset)] if rounds >= ROUNDS else []
 
     def submit(self, claim: Allocation, terms: Waiting) -> list[Fact]:
         """Let a new claim in; or reject it at once, if it can never be served.
@@ -158,11 +170,10 @@ class Round:
         """List the runs that wait, first to be served first."""
         return [claim.claim_id for claim in self._scheduler.waiting()]
 
-    def opened(self) -> dict[str, tuple[Amounts, Amounts]]:
-        """Say of each block what is locked and what is unlocked."""
+    def parts(self) -> dict[str, Parts]:
+        """Show the four parts of each block, as they are once what is due is decided."""
         self._scheduler.refresh()
-        budgets = {name: block.budget() for name, block in self._scheduler.blocks.items()}
-        return {name: (parts.locked, parts.unlocked) for name, parts in budgets.items()}
+        return {name: block.budget() for name, block in self._scheduler.blocks.items()}
 
     def _objection(self, granted: Claim) -> str:
         problem = self._without_account(self._claims[granted.claim_id])

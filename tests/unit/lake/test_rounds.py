@@ -295,12 +295,17 @@ def test_blocks_hold_what_their_claims_hold_and_never_more_than_is_unlocked(
         if entry.entry_no not in region.commits:
             continue
         queue_ = balances.queues["local", DATASET]
-        opened = Round(balances, queue_, queue_.at).opened()
+        opened = Round(balances, queue_, queue_.at).parts()
         for block in balances.blocks.values():
             if block.opened_at is None or block.opened_at > queue_.at:
                 continue  # nothing was decided since
             budget = block.filter
-            locked, unlocked = opened[block.block_id]
+            found = opened[block.block_id]
+            locked, unlocked = found.locked, found.unlocked
+            assert (found.allocated, found.consumed) == (
+                budget.allocated.nano,
+                budget.consumed.nano,
+            )
             parts = zip(budget.capacity.nano, locked, unlocked, budget.used.nano, strict=True)
             assert all(total == a + b + used for total, a, b, used in parts)  # I1
             assert min(*locked[:2], *budget.allocated.nano, *budget.consumed.nano) >= 0  # I2
@@ -325,6 +330,18 @@ def test_a_choice_of_blocks_is_made_by_each_round_of_the_optimum() -> None:
     region = recorded(events, Optimal(20, 4))
     assert decided(region) == lived(events, Optimal(20, 4))
     assert [len(claim.blocks) for claim in region.balances.claims.values()] == [2, 2, 2]
+
+
+def test_rounds_in_vain_are_noted_and_not_held_again() -> None:
+    region = queue(DPack(400, 4))
+    region.open_block("b", NOON)
+    region.submit("r1", {"b": (12, 24, 0)}, NOON)
+    for seconds in (100, 200, 250, 400):
+        facts = queueing.run_round(region.balances, after(seconds))
+        region.write(facts, after(seconds))
+        region.carry()
+    assert [entry.kind for entry in region.entries[2:]] == ["submit", "unlock", "allocate"]
+    assert decided(region)["r1"] == ("ALLOCATED", microseconds(after(400)))
 
 
 # What an account bears is taken with the grant, or the claim is not served
