@@ -17,13 +17,7 @@ import pyarrow.parquet as pq
 from dp_udfs.errors import SettingsError
 from jobs.lake import batches, checking, movielens, program, reports, snapshots, synthetic
 from jobs.lake.session import get_session
-from jobs.lake.settings import (
-    SECRET_BYTES,
-    DatasetSettings,
-    LakeSettings,
-    load_dataset,
-    load_lake,
-)
+from jobs.lake.settings import SECRET_BYTES, DatasetSettings, LakeSettings, load_dataset, load_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

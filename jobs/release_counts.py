@@ -29,16 +29,10 @@ from jobs.lake import (
 )
 from jobs.lake.ledger import Budget, Ledger, utc_now
 from jobs.lake.periods import day_in
+from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question
 from jobs.lake.releases import Release
-from jobs.lake.settings import (
-    ALL,
-    DatasetSettings,
-    LakeSettings,
-    QuestionSettings,
-    load_dataset,
-    load_lake,
-)
+from jobs.lake.settings import ALL, DatasetSettings, LakeSettings, load_dataset, load_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,10 @@ import pyarrow as pa
 from dp_udfs.errors import BudgetExhaustedError
 from jobs.lake import accounts, guarantees, program, questions, reports
 from jobs.lake.ledger import Ledger, utc_now
+from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question
-from jobs.lake.settings import QuestionSettings, load_dataset, load_lake, read
+from jobs.lake.settings import load_dataset, load_lake
+from jobs.lake.toml_files import read
 from jobs.quote import quote
 from jobs.release_counts import ending, release_counts, shown
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from jobs.lake import questions, settings, snapshots
+from jobs.lake import questions, settings, snapshots, toml_files
 from jobs.lake.ledger import Ledger, utc_now
+from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question
-from jobs.lake.settings import DatasetSettings, LakeSettings, QuestionSettings
+from jobs.lake.settings import DatasetSettings, LakeSettings
 from jobs.lake.tables import Snapshot, TableState
 from jobs.release_counts import Outcome, release_counts
 
@@ -251,7 +252,7 @@ def question(**keys: Any) -> QuestionSettings:
         "window": {"days": 30},
     }
     kept = {key: value for key, value in (content | keys).items() if value is not None}
-    return settings.build("test", QuestionSettings, kept)
+    return toml_files.build("test", QuestionSettings, kept)
 
 
 def same_label(

@@ -13,8 +13,9 @@ from dp_udfs import rng
 from dp_udfs.budget import Loss
 from dp_udfs.pandas_udfs import Mechanism
 from dp_udfs.top_k import TopK
+from jobs.lake.question_settings import Condition, QuestionSettings
 from jobs.lake.questions import Question
-from jobs.lake.settings import Condition, DatasetSettings, QuestionSettings
+from jobs.lake.settings import DatasetSettings
 
 Row = Mapping[str, Any]
 Engagement = tuple[Any, str, Any]  # user, cohort, element

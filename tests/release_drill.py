@@ -29,10 +29,12 @@ from dp_udfs.errors import PrivacyError
 from jobs import release_counts, settle_claims
 from jobs.lake import accounts, claims, commits, entry_log, releases, tables
 from jobs.lake.ledger import Ledger
+from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question
 from jobs.lake.releases import Release
 from jobs.lake.session import errors_without_values
-from jobs.lake.settings import QuestionSettings, build, load_dataset, load_lake
+from jobs.lake.settings import load_dataset, load_lake
+from jobs.lake.toml_files import build
 
 # Two films can be found, so that a top 3 ends at the threshold and costs less than its reserve.
 FILMS = {"film 1": 5000, "film 2": 4000, "film 3": 3, "film 4": 2, "film 5": 1}

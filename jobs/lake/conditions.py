@@ -7,7 +7,9 @@ rows; two that mean the same and are not merged only cost their analyst a second
 from collections.abc import Iterable
 
 from dp_udfs.errors import SettingsError
-from jobs.lake.settings import Condition, DatasetSettings, Filters, Value
+from jobs.lake.question_settings import Condition, Filters
+from jobs.lake.settings import DatasetSettings
+from jobs.lake.toml_files import Value
 
 # One clause holds if any of its conditions does; a row passes if all clauses do. A condition is
 # (column, sorted values) or (column, lowest, highest); no clause at all is "every row".

@@ -4,7 +4,8 @@ import argparse
 from datetime import date
 from typing import Any, get_args
 
-from jobs.lake.settings import MechanismName, QuestionSettings, build, load_question
+from jobs.lake.question_settings import MechanismName, QuestionSettings, load_question
+from jobs.lake.toml_files import build
 
 
 def add_question(parser: argparse.ArgumentParser, *, many: bool = False) -> None:

@@ -21,15 +21,8 @@ from dp_udfs.errors import ClaimError, SettingsError, UnboundedContributionError
 from dp_udfs.pandas_udfs import Mechanism
 from jobs.lake import schemas, snapshots
 from jobs.lake.conditions import Clauses, normal_form
-from jobs.lake.settings import (
-    ALL,
-    COHORT_SEPARATOR,
-    Column,
-    DatasetSettings,
-    LakeSettings,
-    QuestionSettings,
-    Window,
-)
+from jobs.lake.question_settings import QuestionSettings, Window
+from jobs.lake.settings import ALL, COHORT_SEPARATOR, Column, DatasetSettings, LakeSettings
 from jobs.lake.tables import Snapshot
 
 CODE_VERSION = 1  # raise it whenever bounding, a mechanism or a sampler gives other numbers

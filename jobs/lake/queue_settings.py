@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
+from pydantic import Field, StrictInt, model_validator
 
-from dp_udfs import checks
 from dp_udfs.policies import (
     DPack,
     DpfByArrivals,
@@ -14,17 +13,9 @@ from dp_udfs.policies import (
     Optimal,
     Policy,
 )
+from jobs.lake.toml_files import DecimalText, PositiveInt, Table
 
-
-def _decimal(value: object) -> str:
-    """Keep a number as the decimal that it was written as."""
-    checks.exact(value=value)  # type: ignore[arg-type]
-    return str(value)
-
-
-Count = Annotated[StrictInt, Field(ge=1)]
 Seconds = Annotated[StrictInt, Field(ge=1, le=100 * 366 * 86_400)]
-Slack = Annotated[str, BeforeValidator(_decimal)]
 
 _POLICIES: Mapping[str, tuple[Callable[..., Policy], tuple[str, ...], tuple[str, ...]]] = {
     "first_come_first_served": (FirstComeFirstServed, (), ()),
@@ -35,7 +26,7 @@ _POLICIES: Mapping[str, tuple[Callable[..., Policy], tuple[str, ...], tuple[str,
 }  # what makes each, the keys that it needs, and those that it may have
 
 
-class QueueSettings(BaseModel):
+class QueueSettings(Table):
     """How blocks unlock and who is served first; it never changes once a block is open.
 
     Attributes
@@ -51,14 +42,12 @@ class QueueSettings(BaseModel):
         Of "dpack": 1 packs best, 50 is fast.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
     policy: Literal["first_come_first_served", "dpf_by_arrivals", "dpf_by_time", "dpack", "optimal"]
-    n: Count | None = None
+    n: PositiveInt | None = None
     lifetime: Seconds | None = None
     tick: Seconds | None = None
-    slack: Slack | None = None
-    grants_between_updates: Count | None = None
+    slack: DecimalText | None = None
+    grants_between_updates: PositiveInt | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> "QueueSettings":

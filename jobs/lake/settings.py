@@ -1,130 +1,44 @@
-"""Settings: plain TOML read by strict, frozen models; an error names file, table and key.
+"""Settings of the lake (`conf/local.toml`) and of each engagement table (`conf/datasets/`).
 
-Three kinds of file: the lake (`conf/local.toml`), one per engagement table (`conf/datasets/`), one
-per recurring release (`conf/releases/`). What moves privacy has no default.
+Those of recurring releases are in `jobs.lake.question_settings`.
 """
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from datetime import date, timedelta
-from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-from zoneinfo import ZoneInfo
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
-from dp_udfs import checks
-from dp_udfs.budget import LARGEST
-from dp_udfs.curves import block_capacity
 from dp_udfs.errors import SettingsError
-from jobs.lake.budgets import grid
-from jobs.lake.queue_settings import QueueSettings
+from jobs.lake.block_settings import BlockSettings
+from jobs.lake.toml_files import (
+    Days,
+    Delta,
+    Epsilon,
+    Name,
+    PositiveInt,
+    Share,
+    Table,
+    Text,
+    Value,
+    Zone,
+    read,
+    valid_name,
+)
 from jobs.lake.user_settings import UserSettings
 
 COHORT_SEPARATOR = " | "
 ALL = "all"  # the one cohort of a question without cohorts
 SECRET_BYTES = 32
 LARGEST_DOMAIN = 100_000
-LARGEST_TAU = 1_000_000
-
-MechanismName = Literal[
-    "known_laplace",
-    "known_gumbel",
-    "unknown_laplace",
-    "unknown_gumbel",
-    "fixed_gaussian",
-]
 
 
 def is_table_name(location: str) -> bool:
     """Whether a location is `schema.table` or `catalog.schema.table` rather than a path."""
     return bool(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}", location))
-
-
-def _valid_name(name: str) -> str:
-    """Names become parts of file names and messages, so they stay simple."""
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", name):
-        raise ValueError(
-            "must be 1 to 64 of a-z, 0-9, '-' and '_', and start with a letter or digit"
-        )
-    return name
-
-
-def _decimal_text(value: object) -> str:
-    """Keep a number as the decimal its author wrote."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        raise ValueError("must be a number")
-    try:
-        return f"{Decimal(str(value)).normalize():g}"
-    except ArithmeticError:
-        raise ValueError("must be a number") from None
-
-
-def _epsilon(text: str) -> str:
-    checks.exact_epsilon(text)
-    return text
-
-
-def _delta(text: str) -> str:
-    checks.exact_delta(text)
-    return text
-
-
-def _value(value: object) -> object:
-    """Accept what a column can hold."""
-    if isinstance(value, str) or (type(value) is int and -(2**63) <= value < 2**63):
-        return value
-    raise ValueError("must be a text or a whole number of 64 bits")
-
-
-def _share(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise ValueError("must be a number")
-    if not 0 < value <= 1:
-        raise ValueError("must be above 0 and at most 1")
-    return float(value)
-
-
-def _zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise ValueError(f"{name!r} is not a time zone such as 'UTC' or 'Europe/Berlin'") from None
-    return name
-
-
-Value = Annotated[str | int, PlainValidator(_value)]
-Name = Annotated[StrictStr, AfterValidator(_valid_name)]
-Epsilon = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_epsilon)]
-Delta = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_delta)]
-Share = Annotated[float, BeforeValidator(_share)]
-Zone = Annotated[StrictStr, AfterValidator(_zone)]
-PositiveInt = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
-Days = Annotated[StrictInt, Field(ge=1, le=36_525)]  # a century, so that dates stay dates
-Int64 = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
-Text = Annotated[StrictStr, Field(min_length=1)]
-
-
-class Table(BaseModel):
-    """A TOML table: unknown keys are errors, values never change after reading."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 # --- the lake -------------------------------------------------------------------------------------
@@ -341,42 +255,6 @@ class Budget(Table):
     warn_at: Share = 0.8
 
 
-class BlockSettings(Table):
-    """What all analysts and models together may learn from the rows of so many days, for good.
-
-    `alphas` are the Rényi orders of the blocks' curves, rising from 2; "inf" alone is basic
-    composition, where the losses themselves add up. With a `queue`, claims wait for their turn.
-    """
-
-    mode: Literal["enforce", "track"]
-    days: Days
-    epsilon: Epsilon
-    delta: Delta
-    alphas: tuple[Text, ...]
-    queue: QueueSettings | None = None
-
-    @field_validator("alphas", mode="before")
-    @classmethod
-    def _tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("alphas")
-    @classmethod
-    def _grid(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return grid(value)
-
-    @model_validator(mode="after")
-    def _usable(self) -> "BlockSettings":
-        if self.queue and self.mode != "enforce":
-            raise ValueError("queue: needs mode 'enforce': what is never refused never waits")
-        if max(block_capacity(self.epsilon, self.delta, self.alphas)) <= 0:
-            raise ValueError(
-                f"alphas: epsilon {self.epsilon} leaves nothing at any of {', '.join(self.alphas)} "
-                f"after ln(1/delta) / (alpha - 1); give a larger alpha or epsilon"
-            )
-        return self
-
-
 class Analyst(Table):
     """An analyst's own allowance where it differs from the dataset's."""
 
@@ -465,161 +343,6 @@ class DatasetSettings(Table):
         return own.units or self.budget.units, own.calls or self.budget.calls
 
 
-# --- a question -----------------------------------------------------------------------------------
-
-
-class Window(Table):
-    """Absolute dates (`to` exclusive), or the last `days` days up to the snapshot's date."""
-
-    days: Days | None = None
-    start: date | None = Field(default=None, alias="from")
-    end: date | None = Field(default=None, alias="to")
-
-    @model_validator(mode="after")
-    def _one_form(self) -> "Window":
-        if (self.days is None) == (self.start is None and self.end is None):
-            raise ValueError("give either 'days', or 'from' and 'to'")
-        if self.days is None and (self.start is None or self.end is None or self.start >= self.end):
-            raise ValueError("'from' must be before 'to' ('to' is exclusive)")
-        return self
-
-
-class Condition(Table):
-    """One filter: a column that is one of some values, or lies in a closed range."""
-
-    column: Name
-    any_of: tuple[Value, ...] | None = Field(default=None, alias="in")
-    at_least: Int64 | None = None
-    at_most: Int64 | None = None
-
-    @field_validator("any_of", mode="before")
-    @classmethod
-    def _tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
-    @model_validator(mode="after")
-    def _one_form(self) -> "Condition":
-        has_range = self.at_least is not None or self.at_most is not None
-        if (self.any_of is None) == (not has_range):
-            raise ValueError("give either 'in', or 'at_least' and/or 'at_most'")
-        if self.any_of is not None and not self.any_of:
-            raise ValueError("'in' is empty")
-        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
-            raise ValueError("'at_least' is above 'at_most'")
-        return self
-
-
-class Filters(Table):
-    """Conditions that must all hold, and groups of which at least one condition must hold."""
-
-    all: tuple[Condition, ...] = ()
-    any: tuple[tuple[Condition, ...], ...] = ()
-
-    @field_validator("all", mode="before")
-    @classmethod
-    def _all(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list | tuple) else value
-
-    @field_validator("any", mode="before")
-    @classmethod
-    def _any(cls, value: object) -> object:
-        if not isinstance(value, list | tuple):
-            return value
-        return tuple(tuple(group) if isinstance(group, list) else group for group in value)
-
-
-class QuestionSettings(Table):
-    """`conf/releases/<name>.toml`, or the same keys as options of a program."""
-
-    source: Text = "question"  # where it is written: filled in by who reads it, for messages
-    dataset: Name
-    element: Name
-    measure: Literal["users", "rows"]
-    tau: Annotated[StrictInt, Field(ge=1, le=LARGEST_TAU)] | None = None
-    k: PositiveInt | None = None
-    max_candidates: PositiveInt | None = None
-    cohorts: tuple[Name, ...] = ()
-    window: Window
-    filters: Filters = Filters()
-    mechanism: MechanismName | None = None
-    with_counts: StrictBool = True
-    optimise_threshold: StrictBool = True
-
-    @field_validator("cohorts", mode="before")
-    @classmethod
-    def _tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
-    @model_validator(mode="after")
-    def _fits(self) -> "QuestionSettings":
-        if self.measure == "users" and self.tau not in (None, 1):
-            raise ValueError("measure 'users' counts each user once, so leave 'tau' out")
-        if self.measure == "rows" and self.tau is None:
-            raise ValueError(
-                "measure 'rows' needs 'tau', the most rows of a user counted per element"
-            )
-        if len(set(self.cohorts)) != len(self.cohorts):
-            raise ValueError("'cohorts' names a column twice")
-        return self
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-Model = TypeVar("Model", bound=Table)
-
-
-def read(path: str | Path, model: type[Model], overrides: Mapping[str, Any] | None = None) -> Model:
-    """Read one TOML file into a model; options given on the command line win over the file.
-
-    Raises
-    ------
-    SettingsError
-        One line that names the file, the key and what is allowed.
-    """
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
-    except (FileNotFoundError, IsADirectoryError):
-        raise SettingsError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read as TOML: {error}") from None
-    return build(str(path), model, content | dict(overrides or {}))
-
-
-def build(source: str, model: type[Model], content: Mapping[str, Any]) -> Model:
-    """Validate `content`, which came from `source`, as `model`."""
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise SettingsError(f"{source}: {_first_line(error)}") from None
-
-
-def _first_line(error: ValidationError) -> str:
-    """Put pydantic's first finding as `table.key: what is wrong`."""
-    found = error.errors(include_url=False)
-    # a key that is misspelled is the reason for one that is missing
-    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
-    key = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "file"
-    if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key"
-    if first["type"] == "missing":
-        return f"{key}: missing"
-    message = first["msg"].removeprefix("Value error, ")
-    return (
-        f"{key}: {message} (got {first['input']!r})"
-        if _is_plain(first["input"])
-        else f"{key}: {message}"
-    )
-
-
-def _is_type_tag(part: object) -> bool:
-    """Pydantic adds the branch of a union to a location; readers do not need it."""
-    return isinstance(part, str) and bool(re.search(r"[\[\]()]|^(str|int)$", part))
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, str | int | float | Decimal | date) and len(str(value)) <= 80
-
-
 def load_lake(path: str | Path) -> LakeSettings:
     """Read `conf/local.toml` or its like."""
     source = Path(path).resolve()
@@ -650,13 +373,8 @@ def load_dataset(name: str, lake: LakeSettings) -> DatasetSettings:
     return dataset.model_copy(update={"table": table, **where})
 
 
-def load_question(path: str | Path, overrides: Mapping[str, Any] | None = None) -> QuestionSettings:
-    """Read a release file; `overrides` are options of the command line."""
-    return read(path, QuestionSettings, {**(overrides or {}), "source": str(path)})
-
-
 def _simple(name: str) -> str:
     try:
-        return _valid_name(name)
+        return valid_name(name)
     except ValueError as error:
         raise SettingsError(f"dataset {name!r}: {error}") from None

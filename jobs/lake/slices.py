@@ -11,11 +11,12 @@ from datetime import date, timedelta
 from dp_udfs import curves
 from dp_udfs.budget import RenyiCurve
 from dp_udfs.errors import SettingsError
+from jobs.lake.block_settings import BlockSettings
 from jobs.lake.budgets import Block
 from jobs.lake.decisions import BlockOpening
 from jobs.lake.ledger import Ledger
 from jobs.lake.questions import Question
-from jobs.lake.settings import BlockSettings, DatasetSettings
+from jobs.lake.settings import DatasetSettings
 
 FIRST_DAY = date(1970, 1, 1)
 MOST_BLOCKS = 1000  # of one question; an entry of the ledger names them all

@@ -6,46 +6,17 @@ No key that moves privacy has a default.
 from datetime import date, timedelta
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictInt,
-    StrictStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictInt, model_validator
 
-from dp_udfs import checks, curves
+from dp_udfs import curves
 from dp_udfs.counters import CounterTerms, counter_cost
-from jobs.lake.budgets import grid
 from jobs.lake.queue_settings import QueueSettings
-
-
-def _decimal(value: object) -> str:
-    """Keep a number as the decimal that it was written as."""
-    checks.exact(value=value)  # type: ignore[arg-type]
-    return str(value)
-
-
-def _epsilon(text: str) -> str:
-    checks.exact_epsilon(text)
-    return text
-
-
-def _delta(text: str) -> str:
-    checks.exact_delta(text)
-    return text
-
+from jobs.lake.toml_files import Alphas, Days, Delta, Epsilon, Table
 
 Count = Annotated[StrictInt, Field(ge=1, le=10**9)]
-Epsilon = Annotated[str, BeforeValidator(_decimal), AfterValidator(_epsilon)]
-Delta = Annotated[str, BeforeValidator(_decimal), AfterValidator(_delta)]
 
 
-class UserSettings(BaseModel):
+class UserSettings(Table):
     """Buckets of users in the order in which they joined, each with a budget for good.
 
     Attributes
@@ -68,30 +39,18 @@ class UserSettings(BaseModel):
         With it claims wait for their turn, else whoever comes first is served.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
     blocks: Literal["user", "user_time"]
     per_block: Count
     begins: date
-    days: Annotated[StrictInt, Field(ge=1, le=36_525)]
+    days: Days
     periods: Annotated[StrictInt, Field(ge=1, le=100_000)]
     count_epsilon: Epsilon
     beta: Delta
     cost: Literal["exact", "paper"]
     epsilon: Epsilon
     delta: Delta
-    alphas: tuple[StrictStr, ...]
+    alphas: Alphas
     queue: QueueSettings | None = None
-
-    @field_validator("alphas", mode="before")
-    @classmethod
-    def _tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("alphas")
-    @classmethod
-    def _grid(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return grid(value)
 
     @model_validator(mode="after")
     def _usable(self) -> "UserSettings":

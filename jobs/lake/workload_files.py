@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 from dp_udfs.errors import SettingsError
 from dp_udfs.scheduling import BlockSpec, ClaimSpec
 from dp_udfs.workloads import Workload
-from jobs.lake.settings import PositiveInt, Table, Text, build
+from jobs.lake.toml_files import PositiveInt, Table, Text, build
 
 
 def _number(value: object) -> float:

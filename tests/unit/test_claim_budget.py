@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dp_udfs.errors import SettingsError
+from jobs.lake.block_settings import BlockSettings
 from jobs.lake.ledger import Ledger
-from jobs.lake.settings import BlockSettings, build
+from jobs.lake.toml_files import build
 from tests import lakes
 from tests.conftest import TEST_SECRET
 from tests.lakes import SmallLake

@@ -12,7 +12,8 @@ from dp_udfs.budget import RenyiCurve
 from dp_udfs.errors import SettingsError
 from jobs.count_users import _openings
 from jobs.lake import consent, purging
-from jobs.lake.settings import DatasetSettings, build
+from jobs.lake.settings import DatasetSettings
+from jobs.lake.toml_files import build
 from jobs.lake.user_settings import UserSettings
 from tests import lakes
 from tests.conftest import TEST_SECRET

@@ -17,7 +17,8 @@ from dp_udfs.errors import SettingsError
 from jobs.ingest_engagements import read_input
 from jobs.lake import checking
 from jobs.lake.session import temporary_settings
-from jobs.lake.settings import DatasetSettings, build
+from jobs.lake.settings import DatasetSettings
+from jobs.lake.toml_files import build
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,9 +11,11 @@ import pytest
 from dp_udfs.budget import Loss
 from dp_udfs.errors import ClaimError, SettingsError, UnboundedContributionError
 from jobs.lake import questions, settings
+from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question, resolve
-from jobs.lake.settings import DatasetSettings, QuestionSettings, build
+from jobs.lake.settings import DatasetSettings
 from jobs.lake.tables import Snapshot, TableState
+from jobs.lake.toml_files import build
 
 CONF = Path(__file__).parents[3] / "conf"
 SECRET = bytes(range(32))

@@ -15,10 +15,11 @@ from dp_udfs.budget import Loss
 from dp_udfs.errors import ClaimError
 from jobs.lake import commits, releases, settings
 from jobs.lake.ledger import Ledger
+from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question, resolve
 from jobs.lake.releases import Release
-from jobs.lake.settings import QuestionSettings, build
 from jobs.lake.tables import Snapshot, TableState
+from jobs.lake.toml_files import build
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from dp_udfs.errors import SettingsError
-from jobs.lake import settings
-from jobs.lake.settings import DatasetSettings, QuestionSettings, build
+from jobs.lake import question_settings, settings
+from jobs.lake.question_settings import QuestionSettings
+from jobs.lake.settings import DatasetSettings
+from jobs.lake.toml_files import build
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -40,7 +42,7 @@ def refusal(model: type[Any], content: dict[str, Any]) -> str:
 @pytest.mark.parametrize("path", sorted(CONF.glob("releases/*.toml")), ids=lambda path: path.stem)
 def test_every_release_file_of_the_project_reads(path: Path) -> None:
     lake = settings.load_lake(CONF / "local.toml")
-    question = settings.load_question(path)
+    question = question_settings.load_question(path)
     dataset = settings.load_dataset(question.dataset, lake)
     assert "element" in dataset.columns[question.element].use
 
@@ -111,11 +113,11 @@ def test_a_bad_question_names_its_key(changes: dict[str, Any], words: str) -> No
 
 def test_a_missing_file_and_broken_toml_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no such file"):
-        settings.load_question(tmp_path / "none.toml")
+        question_settings.load_question(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("k = = 3")
     with pytest.raises(SettingsError, match="cannot be read as TOML"):
-        settings.load_question(broken)
+        question_settings.load_question(broken)
 
 
 def test_a_float_is_read_as_the_decimal_its_author_wrote() -> None:

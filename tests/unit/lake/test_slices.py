@@ -10,7 +10,7 @@ import pytest
 from dp_udfs import curves
 from dp_udfs.budget import RenyiCurve
 from dp_udfs.errors import SettingsError
-from jobs.lake import settings, slices
+from jobs.lake import settings, slices, toml_files
 from jobs.lake.ledger import Ledger
 from jobs.lake.questions import Question
 from jobs.lake.settings import Regions
@@ -136,4 +136,4 @@ def test_blocks_in_several_regions_need_shares_and_one_alpha(clips: SmallLake) -
     regions = Regions(mode="eventual", ledgers={"east": "e"})
     content = clips.dataset.model_dump() | {"regions": regions}
     with pytest.raises(SettingsError, match="escrow"):
-        settings.build("clips", settings.DatasetSettings, content)
+        toml_files.build("clips", settings.DatasetSettings, content)
