@@ -385,7 +385,7 @@ def test_a_killed_run_is_completed_by_the_next(films: Films) -> None:
     tables.verify(snapshots.latest(films.lake, films.dataset))
 
 
-def test_two_runs_at_onceappend_once(films: Films) -> None:
+def test_two_runs_at_once_append_once(films: Films) -> None:
     batch = films.parquet([row(user_id=number) for number in range(500)])
     processes = [start(films, *batch, "--publish", "--format", "json") for _ in range(2)]
     appended = []
