@@ -10,8 +10,8 @@ question asks for.
 import argparse
 
 from dp_udfs.budget import Loss
-from jobs.lake import accounts, options, program, reports
-from jobs.lake.ledger import Ledger, utc_now
+from jobs.lake import accounts, claims, options, program, reports
+from jobs.lake.ledger import utc_now
 from jobs.lake.settings import load_dataset, load_lake
 
 
@@ -20,7 +20,7 @@ def main(arguments: argparse.Namespace) -> int:
     lake = load_lake(arguments.conf)
     dataset = load_dataset(arguments.dataset, lake)
     account = accounts.account_of(lake, dataset)
-    ledger = Ledger(lake.tables.ledger, lake.region)
+    ledger = claims.open_ledger(lake)
     who = (ledger, dataset, account, arguments.analyst)
     demand, blocks = Loss(arguments.units, arguments.calls), dict(arguments.block)
     check = accounts.check_budget(*who, demand, utc_now(), blocks=blocks)

@@ -15,11 +15,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dp_udfs.errors import SettingsError
 from jobs.lake import listeners, program, reports, runtime
 from jobs.lake.session import EngineError, get_session
+
+if TYPE_CHECKING:
+    from jobs.lake.settings import LakeSettings
 
 INSTALL = "make install"
 PACKAGES = ("numpy", "scipy", "pandas", "pyarrow", "pydantic", "deltalake", "dp-accounting")
@@ -136,6 +139,7 @@ def check_lake(conf: Path) -> Iterator[Finding]:
             mode = stat.S_IMODE(Path(location).stat().st_mode)
             fix = f"chmod o-rwx {_quoted(Path(location))}"
             yield Finding(f"{name} table's mode", not mode & stat.S_IRWXO, f"{mode:o}", fix)
+    yield from _check_ledger(lake)
 
 
 def check_retention(conf: Path) -> Iterator[Finding]:
@@ -206,6 +210,22 @@ def _check_scratch() -> Iterator[Finding]:
         f"{free / 1e9:.0f} GB free",
         "set SPARK_LOCAL_DIRS to a private folder on a larger disk",
     )
+
+
+def _check_ledger(lake: "LakeSettings") -> Iterator[Finding]:
+    """See that there is a ledger where there are answers, and that it grants."""
+    try:
+        from jobs.lake import claims
+    except ImportError:
+        return  # `check_packages` says so
+    try:
+        ledger = claims.open_ledger(lake)
+        restored = ledger.exists() and ledger.is_restored()
+    except SettingsError as error:
+        yield Finding("ledger", False, str(error), "python -m jobs.restore_ledger --from BACKUP")
+        return
+    found = "restored: grants nothing yet" if restored else "grants" if ledger.exists() else "new"
+    yield Finding("ledger", not restored, found, "python -m jobs.replicate_ledger")
 
 
 def _check_folder(name: str, location: str) -> Finding:

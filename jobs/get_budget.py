@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.lake import accounts, guarantees, options, program, reports
-from jobs.lake.ledger import Allocation, Block, Budget, Ledger, utc_now
+from jobs.lake import accounts, claims, guarantees, options, program, reports
+from jobs.lake.ledger import Allocation, Block, Budget, utc_now
 from jobs.lake.settings import load_dataset, load_lake
 
 
@@ -20,12 +20,12 @@ def main(arguments: argparse.Namespace) -> None:
     lake = load_lake(arguments.conf)
     dataset = load_dataset(arguments.dataset, lake)
     account = accounts.account_of(lake, dataset)
-    ledger = Ledger(lake.tables.ledger, lake.region)
+    ledger = claims.open_ledger(lake)
     budget = accounts.get_budget(ledger, dataset, account, arguments.analyst, utc_now())
-    claims: Sequence[Allocation] = ()
+    own: Sequence[Allocation] = ()
     blocks: Sequence[Block] = ()
     if ledger.exists():
-        claims = ledger.claims(arguments.analyst, account)
+        own = ledger.claims(arguments.analyst, account)
         blocks = ledger.blocks(account)
     notes = accounts.notes(dataset, budget)
     over_blocks = guarantees.over_blocks(dataset, blocks)
@@ -38,10 +38,10 @@ def main(arguments: argparse.Namespace) -> None:
         **notes,
     }
     program.warn(notes.get("warning"))
-    reports.show(arguments, shown(claims, budget), facts)
+    reports.show(arguments, shown(own, budget), facts)
 
 
-def shown(claims: Sequence[Allocation], budget: Budget) -> list[dict[str, Any]]:
+def shown(own: Sequence[Allocation], budget: Budget) -> list[dict[str, Any]]:
     """Arrange the claims of the budget's period for readers, oldest first."""
     return [
         {
@@ -52,7 +52,7 @@ def shown(claims: Sequence[Allocation], budget: Budget) -> list[dict[str, Any]]:
             "since": claim.recorded_at,
             **({"note": claim.note} if claim.note else {}),
         }
-        for claim in claims
+        for claim in own
         if claim.period_start == budget.period_start
     ]
 

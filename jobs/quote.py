@@ -12,9 +12,9 @@ from typing import Any
 from dp_udfs import checks
 from dp_udfs.budget import Loss
 from dp_udfs.errors import SettingsError
-from jobs.lake import accounts, guarantees, options, program, questions, reports, slices
+from jobs.lake import accounts, claims, guarantees, options, program, questions, reports, slices
 from jobs.lake.budgets import Terms
-from jobs.lake.ledger import Ledger, utc_now
+from jobs.lake.ledger import utc_now
 from jobs.lake.periods import day_in
 from jobs.lake.questions import Question
 from jobs.lake.settings import load_dataset, load_lake
@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
     found = [questions.pin(lake, dataset, settings, arguments.snapshot) for settings in asked]
     for question in found:
         question.require_retained(day_in(dataset.table.time_zone, utc_now()))
-    ledger = Ledger(lake.tables.ledger, lake.region)
+    ledger = claims.open_ledger(lake)
     account = found[0].account
     budget = accounts.get_budget(ledger, dataset, account, arguments.analyst, utc_now())
     quotes = [quote(question, arguments.runs, budget.terms) for question in found]

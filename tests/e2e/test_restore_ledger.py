@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dp_udfs.errors import LedgerConflictError, SettingsError
-from jobs import release_counts
+from jobs import doctor, release_counts
 from jobs.lake import backups, evidence, releases, torn, witnesses
 from jobs.lake.accounts import account_of
 from jobs.lake.entries import SCHEMA_VERSION
@@ -280,6 +280,12 @@ def test_a_ledger_that_is_gone_is_not_made_anew_beside_its_answers(
     refused = drill.run(small, question={"window": {"days": 3}})
     assert "there is no ledger" in refused.answer["message"]
     assert "--from BACKUP" in refused.answer["message"]
+    for balance in ("get_budget", "check_budget"):  # nobody is shown a full allowance
+        ended = run(balance, "--dataset", "clips", "--analyst", "marketing")
+        assert (ended.code, ended.out) == (2, "")
+    conf = Path(small.lake.source)
+    lost = [finding for finding in doctor.check_lake(conf) if finding.check == "ledger"]
+    assert [finding.ok for finding in lost] == [False]
     said = json.loads(run("restore_ledger", "--alone", "there was no backup").out)
     assert [row["analyst"] for row in said["rows"]] == ["marketing", "research"]
     assert left(small, "marketing") == left(small, "research") == 3000 - 6

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from jobs import doctor
 from jobs.doctor import Finding
-from jobs.lake import runtime
+from jobs.lake import ledger_table, runtime
 from jobs.lake.settings import LakeSettings
 from tests import lakes
 
@@ -75,6 +75,13 @@ def test_a_table_that_cannot_lie_there_is_wrong(lake: LakeSettings) -> None:
     Path(lake.root, "lake").write_text("a file where a folder should be", encoding="utf-8")
     found = wrong(doctor.check_lake(Path(lake.source)))
     assert set(found) == {"ledger table", "releases table", "snapshots table"}
+
+
+def test_a_ledger_that_was_restored_and_grants_nothing_yet_is_wrong(lake: LakeSettings) -> None:
+    table = ledger_table.create(lake.tables.ledger, restored=True)
+    assert "grants nothing" in wrong(doctor.check_lake(Path(lake.source)))["ledger"].found
+    ledger_table.mark(table, restored=False)
+    assert "ledger" not in wrong(doctor.check_lake(Path(lake.source)))
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
