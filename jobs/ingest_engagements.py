@@ -1,4 +1,7 @@
-"""Check a batch of engagements, append it to its table once, and publish a snapshot.
+r"""Check a batch of engagements, append it to its table once, and publish a snapshot.
+
+    python -m jobs.ingest_engagements --dataset movielens --input ratings.csv --batch-id monday \
+        --as-of 2026-11-30 --publish
 
 Rows that break a rule of the dataset file go to its quarantine table with the reason. The same
 batch id again appends nothing, so a run that died is simply started again. How many rows went to
@@ -12,12 +15,12 @@ the schedule as --as-of: what comes later waits for the next one.
 import argparse
 import logging
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dp_udfs.errors import SettingsError
 from jobs.lake import batches, checking, consent, program, reports, snapshots
-from jobs.lake.session import get_session
+from jobs.lake.session import EngineError, get_session, is_engine_error, shows_values
 from jobs.lake.settings import DatasetSettings, LakeSettings, load_dataset, load_lake
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ def _add_engagements(
     options: argparse.Namespace,
 ) -> bool:
     with program.progress(f"check and append batch {options.batch_id}"):
-        rows = read_input(spark, options.input, options.format_in)
+        rows = read_input(spark, options.input, options.format_in or format_of(options.input))
         checking.check_columns(rows, dataset, ignore_undeclared=options.ignore_undeclared)
         staying = consent.leave_out(spark, lake, dataset, rows)
         appended = batches.add_engagements(
@@ -115,8 +118,31 @@ def _publish(
     return {"snapshot": snapshot.snapshot_id, "as_of": snapshot.as_of}
 
 
+def format_of(path: str) -> str:
+    """Tell the format of a batch by its name: CSV, packed or not, or else Parquet."""
+    return "csv" if ".csv" in PurePosixPath(path.lower()).suffixes[-2:] else "parquet"
+
+
 def read_input(spark: "SparkSession", path: str, format_in: str) -> "DataFrame":
-    """Read a batch as it is: a text file as text, so that no type is guessed."""
+    """Read a batch as it is: a text file as text, so that no type is guessed.
+
+    Raises
+    ------
+    EngineError
+        If it is not there, or not in that format.
+    """
+    try:
+        return _read(spark, path, format_in)
+    except Exception as error:
+        if shows_values() or not is_engine_error(error):
+            raise
+        raise EngineError(
+            f"--input {path}: cannot be read as {format_in} ({type(error).__name__}); see that it "
+            f"is there, and name its format with --format-in"
+        ) from None
+
+
+def _read(spark: "SparkSession", path: str, format_in: str) -> "DataFrame":
     if format_in != "csv":
         return spark.read.format(format_in).load(path)
     dialect = {
@@ -167,7 +193,11 @@ def arguments() -> argparse.ArgumentParser:
     parser = program.parser(__doc__)
     parser.add_argument("--dataset", required=True, help="dataset file's name, without .toml")
     parser.add_argument("--input", help="file, folder or URI with the rows of the batch")
-    parser.add_argument("--format-in", choices=["csv", "parquet", "delta"], default="parquet")
+    parser.add_argument(
+        "--format-in",
+        choices=["csv", "parquet", "delta"],
+        help="its format (default: csv for a name in .csv or .csv.gz, else parquet)",
+    )
     parser.add_argument("--batch-id", help="name of the batch: the same name is added once")
     parser.add_argument("--as-of", type=date.fromisoformat, help="date of the schedule")
     parser.add_argument("--opt-outs", type=Path, help="text file, one user id a line")

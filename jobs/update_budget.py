@@ -1,4 +1,4 @@
-"""Change an analyst's allowance for the rest of the period, by a ledger entry with a reason.
+r"""Change an analyst's allowance for the rest of the period, by a ledger entry with a reason.
 
     python -m jobs.update_budget --dataset movielens --analyst marketing --units 400 \
         --reason "launch week, approved by the privacy officer"

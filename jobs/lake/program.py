@@ -44,7 +44,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     summary, _, details = (description or "").partition("\n")
     result = argparse.ArgumentParser(
         description=summary,
-        epilog=details.strip(),
+        epilog=details.strip("\n"),
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

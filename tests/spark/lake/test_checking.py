@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_udfs.errors import SettingsError
-from jobs.ingest_engagements import read_input
+from jobs.ingest_engagements import format_of, read_input
 from jobs.lake import checking
-from jobs.lake.session import temporary_settings
+from jobs.lake.session import EngineError, temporary_settings
 from jobs.lake.settings import DatasetSettings
 from jobs.lake.toml_files import build
 
@@ -204,6 +204,17 @@ def test_text_is_kept_byte_by_byte(
     ]
     accepted, _ = check(frame(spark, tmp_path, [row(film=name) for name in names]), films)
     assert sorted(found["film"] for found in accepted) == sorted(names)
+
+
+def test_the_format_of_a_batch_is_told_by_its_name() -> None:
+    names = ("a.csv", "s3://in/A.CSV.gz", "day.parquet", "a.csv/2024/01", "s3://in/2024")
+    assert [format_of(name) for name in names] == ["csv", "csv", *["parquet"] * 3]
+
+
+def test_a_batch_in_another_format_is_said_to_be_one(spark: "SparkSession", tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text(HEADER, encoding="utf-8")
+    with pytest.raises(EngineError, match=r"in\.txt: cannot be read as parquet .*--format-in"):
+        read_input(spark, str(tmp_path / "in.txt"), "parquet")
 
 
 def test_commas_quotes_and_backslashes_survive_a_text_file(

@@ -19,6 +19,7 @@ from dp_udfs.errors import (
     SettingsError,
     UnboundedContributionError,
 )
+from jobs import ingest_engagements, update_budget
 from jobs.lake import program
 from jobs.lake.session import EngineError
 
@@ -147,6 +148,13 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert writer.stderr is not None
     assert writer.stderr.read() == b""
     writer.stderr.close()
+
+
+def test_help_shows_commands_as_they_are_typed() -> None:
+    for module in (ingest_engagements, update_budget):
+        shown = program.parser(module.__doc__).format_help()
+        assert f"\n\n    python -m {module.__name__} " in shown
+        assert " \\\n        --" in shown
 
 
 def test_help_needs_no_heavy_library() -> None:
