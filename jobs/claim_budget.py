@@ -174,7 +174,10 @@ def choose_blocks(desk: Desk) -> list[Block]:
     found = {block.block_id: block for block in desk.ledger.blocks(desk.account)}
     for name in names:
         if name not in found:
-            raise SettingsError(f"dataset {desk.dataset.name} has no block {name} yet")
+            raise SettingsError(
+                f"dataset {desk.dataset.name} has no block {name} yet: the first submit or release "
+                f"over its days opens it, or count_users if it is one of users"
+            )
     return [found[name] for name in names]
 
 
@@ -223,11 +226,14 @@ def show(desk: Desk, claim: Allocation) -> None:
         }
         for block_id, curve in sorted(claim.blocks.items())
     ]
+    alphas = {block.block_id: block.alphas for block in desk.ledger.blocks(desk.account)}
     why = desk.ledger.why_not(claim)
     ticket = claim.ticket
     facts = {
         "run_id": claim.run_id,
+        "analyst": claim.analyst,
         "state": claim.state,
+        "alphas": next((alphas[name] for name in claim.blocks if name in alphas), None),
         **({"submitted_at": ticket.submitted_at} if ticket else {}),
         **({"decided_at": ticket.decided_at} if ticket and ticket.decided_at else {}),
         **({"why": str(why)} if why else {}),

@@ -33,12 +33,20 @@ def main(arguments: argparse.Namespace) -> None:
         **accounts.facts(budget),
         **guarantees.facts(dataset, budget),
         **({"optimum": guarantees.optimum(dataset, budget)} if arguments.optimum else {}),
-        **({"blocks": {each.block_id: str(each.filter.left) for each in blocks}} if blocks else {}),
+        **_left_of(blocks),
         **({"over_blocks": over_blocks} if over_blocks else {}),
         **notes,
     }
     program.warn(notes.get("warning"))
     reports.show(arguments, shown(own, budget), facts)
+
+
+def _left_of(blocks: Sequence[Block]) -> dict[str, Any]:
+    """Say what is left of each block, and at which orders."""
+    if not blocks:
+        return {}
+    left = {each.block_id: str(each.filter.left) for each in blocks}
+    return {"left_of_blocks": left, "alphas": blocks[0].alphas}
 
 
 def shown(own: Sequence[Allocation], budget: Budget) -> list[dict[str, Any]]:

@@ -265,6 +265,7 @@ def facts(outcome: Outcome) -> dict[str, Any]:
         "snapshot": outcome.question.snapshot.snapshot_id,
         "label": outcome.question.label,
         "run_id": outcome.run_id,
+        **({} if outcome.run_id else {"free": "a repeat of an answer that the analyst has"}),
         "charged_units": outcome.charged.units,
         "charged_calls": outcome.charged.calls,
         "units_left": outcome.budget.units_left,

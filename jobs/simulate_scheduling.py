@@ -37,7 +37,12 @@ def main(arguments: argparse.Namespace) -> None:
         pictures.draw(
             outcomes, f"{arguments.workload}, {len(workload.claims):,} claims", arguments.picture
         )
-    facts = {"claims": len(workload.claims), "blocks": len(workload.blocks)}
+    facts = {
+        "claims": len(workload.claims),
+        "blocks": len(workload.blocks),
+        "delays": "of claims that were granted, in the workload's unit of time",
+        **({"picture": arguments.picture} if arguments.picture else {}),
+    }
     reports.show(arguments, [row(outcome) for outcome in outcomes], facts)
 
 

@@ -332,7 +332,10 @@ def _attempt(log: EntryLog, action: Callable[..., T], *args: Any, **options: Any
 
 
 def _missing(location: str) -> SettingsError:
-    return SettingsError(f"there is no ledger at {location}; check the path, or make one first")
+    return SettingsError(
+        f"there is no ledger at {location}; check the path (the first claim makes one, and so does "
+        f"jobs.replicate_ledger in its own region)"
+    )
 
 
 def _unusable(location: str, error: Exception) -> SettingsError:

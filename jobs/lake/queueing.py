@@ -207,11 +207,12 @@ def verdict(balances: Balances, now: datetime, claim: Allocation) -> BudgetExhau
     ticket = claim.ticket
     if claim.was_granted or ticket is None:
         return None
+    name = claim.details.get("dataset_name", claim.dataset)
     facts = {"run_id": claim.run_id, "dataset": claim.dataset, "state": claim.state}
     if claim.state != "waiting":
         state = claim.state.replace("_", " ")
         return BudgetExhaustedError(
-            f"run {claim.run_id} on dataset {claim.dataset} was {state}: {ticket.reason}; ask for "
+            f"run {claim.run_id} on dataset {name} was {state}: {ticket.reason}; ask for "
             f"less, or for other blocks, under a new run id",
             **facts,
         )
@@ -219,7 +220,7 @@ def verdict(balances: Balances, now: datetime, claim: Allocation) -> BudgetExhau
     short = round_.shortages(claim.run_id)
     until = f" until {ticket.until:%Y-%m-%dT%H:%M:%SZ}" if ticket.until else ""
     return BudgetWaitingError(
-        f"run {claim.run_id} on dataset {claim.dataset} waits{until}: {waits_for(short)}; ask "
+        f"run {claim.run_id} on dataset {name} waits{until}: {waits_for(short)}; ask "
         f"again under the same run id",
         **facts,
         shortages=short,

@@ -27,13 +27,15 @@ def show(arguments: argparse.Namespace, rows: Rows, facts: Mapping[str, Any] | N
     rows : sequence of mappings, or pyarrow Table
         Printed as an aligned table, or as the list `rows` of one JSON object.
     facts : mapping of str to object, optional
-        Printed below the table one a line, or as further keys of the JSON object.
+        Printed below the table one a line, or as further keys of the JSON object; as text
+        without those that are None.
     """
     facts = facts or {}
     if arguments.format == "json":
         text = json.dumps({**facts, "rows": _as_list(rows)}, default=_plain, ensure_ascii=False)
     else:
-        lines = [f"{name.replace('_', ' ')}: {cell(value)}" for name, value in facts.items()]
+        said = {name: value for name, value in facts.items() if value is not None}
+        lines = [f"{name.replace('_', ' ')}: {cell(value)}" for name, value in said.items()]
         text = "\n".join([*([table(rows), ""] if len(rows) else []), *lines]).rstrip()
     sys.stdout.write(f"{text}\n")
 

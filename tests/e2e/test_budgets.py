@@ -70,7 +70,7 @@ def test_claims_and_blocks_are_shown(small: SmallLake, run: Any) -> None:
         "r1", analyst="marketing", dataset=account, units=21, calls=1, blocks={"2024": 0.75}
     )
     said = json.loads(run("get_budget", "--format", "json").out)
-    assert said["blocks"] == {"2024": "0.25"}
+    assert (said["left_of_blocks"], said["alphas"]) == ({"2024": "0.25"}, ["inf"])
     assert [(row["run_id"], row["units"]) for row in said["rows"]] == [("r1", 21)]
     refused = run("check_budget", "--block", "2024=0.5")
     assert refused.code == 3

@@ -68,7 +68,7 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_text_shows_facts_below_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    reports.show(TEXT, [{"n": 1}], {"units_left": 2990})
+    reports.show(TEXT, [{"n": 1}], {"run_id": None, "units_left": 2990})
     assert capsys.readouterr().out == "n\n-\n1\n\nunits left: 2990\n"
 
 
