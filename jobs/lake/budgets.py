@@ -135,9 +135,14 @@ class Account:
             {fact.region: Share(share, PrivacyFilter(share))} if escrow else {},
         )
 
+    @property
+    def is_common(self) -> bool:
+        """Whether a region opened it without a share of its own: what it has is common to all."""
+        return bool(self.opened_by - set(self.shares))
+
     def joined(self, other: "Account") -> "Account":
         """Return the account that two regions opened: the stricter of what they say."""
-        common = [account for account in (self, other) if account.opened_by - set(account.shares)]
+        common = [account for account in (self, other) if account.is_common]
         opened = _smallest([account.opened_with for account in common])
         ends = [end for end in (self.period_end, other.period_end) if end]
         held = self.overridden_at is not None
@@ -173,7 +178,7 @@ class Account:
 
     def filters(self) -> list[tuple[str, PrivacyFilter]]:
         """List what may be spent: in common under no name, and each region's share under its."""
-        common = [("", self.filter)] if self.opened_by - set(self.shares) else []
+        common = [("", self.filter)] if self.is_common else []
         return common + [(region, share.filter) for region, share in self.shares.items()]
 
     def with_capacity(self, region: str, capacity: Loss) -> "Account":

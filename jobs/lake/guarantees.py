@@ -91,10 +91,11 @@ def facts(dataset: DatasetSettings, budget: Budget) -> dict[str, str]:
     found = guarantee(dataset, budget)
     if found is None:
         return {"guarantee": "none: mode track refuses nothing"}
-    if dataset.regions and not dataset.in_escrow:
+    if dataset.regions and (budget.in_common or not dataset.in_escrow):
         number = len(dataset.regions.ledgers) + 1
+        why = "opened before mode escrow" if dataset.in_escrow else "mode eventual"
         return found.facts() | {
-            "regions": f"{number}, mode eventual: while they do not hear of each other, each can "
+            "regions": f"{number}, {why}: while they do not hear of each other, each can "
             f"spend the whole allowance; the guarantee is for what all of them together spend"
         }
     return found.facts()

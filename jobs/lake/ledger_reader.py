@@ -51,6 +51,8 @@ class Budget:
         Whether it ever was in mode "track", so that nothing is guaranteed.
     in_all : Loss
         The allowance or, where that is more, the use in all regions that are heard of.
+    in_common : bool
+        Whether all regions may spend it, rather than each a share of its own.
     """
 
     analyst: str
@@ -69,6 +71,7 @@ class Budget:
     mode: Mode = "enforce"
     tracked: bool = False
     in_all: Loss = NOTHING
+    in_common: bool = True
 
     @classmethod
     def of(cls, account: Account, open_claims: tuple[Allocation, ...] = ()) -> "Budget":
@@ -91,6 +94,7 @@ class Budget:
             account.mode,
             account.tracked,
             sum((owned.capacity_or_used for _, owned in account.filters()), NOTHING),
+            account.is_common,
         )
 
 
