@@ -68,6 +68,8 @@ def test_the_logs_of_failed_queries_are_off_while_a_stage_runs(
 ) -> None:
     monkeypatch.delenv("DISCREET_OPERATOR_LOG", raising=False)
     log = logging.getLogger("SQLQueryContextLogger")
+    for loaded in ("pyspark", "pyspark.logger"):  # by other tests of this process
+        monkeypatch.delitem(sys.modules, loaded, raising=False)
     with errors_without_values("the program"):
         monkeypatch.setitem(sys.modules, "pyspark", ModuleType("pyspark"))  # loaded meanwhile
         logger = ModuleType("pyspark.logger")
