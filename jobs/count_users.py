@@ -67,7 +67,9 @@ def count_users(
     """
     users = dataset.users
     if users is None:
-        raise SettingsError(f"dataset {dataset.name}: users: missing; say how users are counted")
+        raise SettingsError(
+            f"dataset {dataset.name}: users: missing; add [users] as README.md shows it"
+        )
     ledger, snapshot = claims.open_ledger(lake), snapshots.latest(lake, dataset)
     account = snapshot.tables["engagements"].table_id
     counted: list[Counted] = []

@@ -4,8 +4,10 @@
     python -m jobs.report_blocks waiting              # in the order of service, with the reason
     python -m jobs.report_blocks trail --run-id train-7
 
-Nothing is written, and no Spark is started. `over-time` has the four parts of each block by day,
-`decisions` what happened to claims by day, `delays` how long they waited, `tenants` who took what.
+Nothing is written, and no Spark is started. Locked, unlocked, allocated and consumed are shares of
+what a block owns at the one alpha with most room, and add up to 1; `epsilon used` is what has been
+taken, at the block's own delta. `over-time` has them by day, `decisions` what happened to claims by
+day, `delays` how long they waited, `tenants` who took what, in whole blocks.
 """
 
 import argparse
