@@ -294,10 +294,14 @@ class DatasetSettings(Table):
 
     @model_validator(mode="after")
     def _blocks_hold(self) -> "DatasetSettings":
+        named = "blocks" if self.blocks else "users" if self.users else None
+        if named and self.table.privacy_unit != "user":
+            raise ValueError(f"{named}: what a person loses is stated: privacy_unit must be 'user'")
         if self.blocks is None:
             return self
-        if self.table.privacy_unit != "user":
-            raise ValueError("blocks: they state what a person loses: privacy_unit must be 'user'")
+        queued = self.users is not None and (self.users.queue or self.blocks.queue)
+        if self.users and queued and self.users.alphas != self.blocks.alphas:
+            raise ValueError("users.alphas: one queue serves [blocks] too, so write the same there")
         if self.budget.gaussian and self.blocks.alphas == ("inf",):
             raise ValueError("blocks.alphas: a Gaussian mechanism has no finite loss at 'inf'")
         if self.regions and (not self.in_escrow or len(self.blocks.alphas) > 1):

@@ -32,6 +32,26 @@ def users(**changes: Any) -> UserSettings:
     return settings
 
 
+def test_users_are_counted_where_they_are_what_is_protected() -> None:
+    text = lakes.CLIPS.replace('privacy_unit = "user"', 'privacy_unit = "event"')
+    text = text.replace("l0 = ", "# l0 = ").replace("max_per_user = ", "# ")
+    content = tomllib.loads(text) | {"users": users().model_dump()}
+    with pytest.raises(SettingsError, match="users: what a person loses"):
+        build("a.toml", DatasetSettings, content)
+
+
+def test_one_queue_has_one_set_of_orders() -> None:
+    text = lakes.CLIPS + (
+        '[blocks]\nmode = "enforce"\ndays = 7\nepsilon = 10\ndelta = 1e-7\nalphas = ["8"]\n'
+        '[blocks.queue]\npolicy = "dpf_by_arrivals"\nn = 2\n'
+    )
+    content = tomllib.loads(text) | {"users": users().model_dump()}
+    with pytest.raises(SettingsError, match=r"users\.alphas: one queue"):
+        build("a.toml", DatasetSettings, content)
+    content["users"]["alphas"] = ["8"]
+    build("a.toml", DatasetSettings, content)
+
+
 def test_blocks_of_users_end_at_the_bound() -> None:
     names = [each.block_id for each in _openings(users(), "0b6a", 3, 299)]
     assert names == ["0b6a:users 0+100", "0b6a:users 100+100"]
