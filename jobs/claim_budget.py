@@ -68,6 +68,12 @@ class Desk:
             raise InvalidParameterError(
                 f"--run-id {self.options.run_id}: has no claim; submit it first"
             )
+        if claim.dataset != self.account:
+            name = claim.details.get("dataset_name", claim.dataset)
+            raise InvalidParameterError(
+                f"--run-id {self.options.run_id}: is a claim on dataset {name}, "
+                f"not on {self.dataset.name}"
+            )
         return claim
 
     def need(self, name: str, why: str) -> str:

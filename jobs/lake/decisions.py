@@ -390,6 +390,11 @@ def _require_same_mode(balances: Balances, asked: Opening) -> None:
         )
 
 
+def _listed(curves: Mapping[str, RenyiCurve]) -> str:
+    """Name blocks and what is asked of each."""
+    return ", ".join(f"{name} {curve}" for name, curve in sorted(curves.items())) or "none"
+
+
 def require_same_question(
     claim: Allocation, asked: Demand, curves: Mapping[str, RenyiCurve]
 ) -> None:
@@ -401,7 +406,7 @@ def require_same_question(
         "analyst": (claim.analyst, asked.analyst),
         "dataset": (claim.dataset, asked.dataset or (claim.dataset if ticket else "")),
         "price": (claim.reserve, asked.loss),
-        "blocks": (write_curves(claim.blocks), write_curves(curves)),
+        "blocks": (_listed(claim.blocks), _listed(curves)),
         "fingerprint": (claim.fingerprint, asked.fingerprint),
     }
     for name, (first, now) in bound.items():

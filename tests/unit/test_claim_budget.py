@@ -90,6 +90,16 @@ def test_a_claim_goes_from_not_yet_to_granted_consumed_and_given_back(shell: She
     assert spent["state"] == "settled"
 
 
+@pytest.mark.parametrize("clips", [BY_ARRIVALS], indirect=True)
+def test_a_claim_on_another_dataset_is_left_alone(shell: Shell, clips: SmallLake) -> None:
+    ledger = clips.ledger()
+    ledger.open_block("d1", "another", 1.0)
+    ledger.allocate("theirs", blocks={"d1": 0.5}, details={"dataset_name": "films"})
+    refused = shell.claim("give-back", "theirs", "--reason", "a slip")
+    assert (refused.code, len(ledger.open_claims())) == (2, 1)
+    assert "is a claim on dataset films, not on clips" in refused.error
+
+
 @pytest.mark.parametrize("clips", [BY_TIME], indirect=True)
 def test_a_command_waits_as_long_as_it_is_told(shell: Shell, clips: SmallLake) -> None:
     assert shell.submit("r1", "0.25", "--dry-run").code == 2  # no block is open, and none is opened
