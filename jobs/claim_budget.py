@@ -8,7 +8,8 @@
 
 Exit code 0 of `submit` means: granted. Exit code 3: not yet, or not any more; while a claim waits,
 run the same command again, now or tomorrow: it has kept its place. Consume before anything gets out
-of the job; what was consumed never comes back. Every command may be repeated.
+of the job: without an amount all that is left, and what was consumed never comes back. `cancel`
+ends the waiting, `show` only looks. Every command may be repeated.
 """
 
 import argparse
@@ -256,22 +257,22 @@ if __name__ == "__main__":
     parser.add_argument("action", choices=list(ACTIONS))
     parser.add_argument("--dataset", required=True, help="dataset file's name, without .toml")
     parser.add_argument("--run-id", required=True, help="your key for the claim")
-    parser.add_argument("--analyst", help="who asks, declared in the dataset file")
-    asked = parser.add_argument_group("what is asked of each block")
+    parser.add_argument("--analyst", help="of submit: who asks, declared in the dataset file")
+    asked = parser.add_argument_group("of submit and consume: how much of each block")
     asked.add_argument("--epsilon", help="of a pure mechanism")
     asked.add_argument("--rho", help="of a zCDP mechanism: Gaussian noise has 1/(2 sigma^2)")
     asked.add_argument("--loss", metavar="A,B,...", help="one value for each alpha of the blocks")
-    which = parser.add_argument_group("of which blocks")
-    which.add_argument("--block", action="append", default=[], help="repeatable")
+    which = parser.add_argument_group("of submit: of which blocks")
+    which.add_argument("--block", action="append", default=[], help="of consume too; repeatable")
     which.add_argument("--from", dest="start", type=_date, help="first day of the window")
     which.add_argument("--to", dest="end", type=_date, help="the day after its last")
     which.add_argument("--any-of", type=int, help="how many of them are needed (default: all)")
-    terms = parser.add_argument_group("how to wait")
+    terms = parser.add_argument_group("of submit: how to wait")
     terms.add_argument("--wait", type=float, default=0.0, help="seconds that this command waits")
     terms.add_argument("--timeout", type=float, help="seconds until the claim is given up")
     terms.add_argument("--weight", default="1", help="shares are divided by it")
     terms.add_argument("--fingerprint", default="", help="hash of what the claim is for")
-    parser.add_argument("--request-id", help="your key for one consumption")
+    parser.add_argument("--request-id", help="of consume: your key for this part")
     parser.add_argument("--reason", help="of give-back and cancel")
     parser.add_argument("--dry-run", action="store_true", help="only say whether it would fit now")
     program.run(main, parser)

@@ -90,8 +90,10 @@ if __name__ == "__main__":
         "--n", action="append", type=int, help="may be repeated; by default the workload's own"
     )
     parser.add_argument("--seed", type=int, default=1, help="of a named workload (default: 1)")
-    parser.add_argument("--mice", type=float, help="share of small claims, from 0 to 1")
-    parser.add_argument("--duration", type=float, help="how long claims come")
-    parser.add_argument("--timeout", type=float, help="how long a claim waits")
+    parser.add_argument(
+        "--mice", type=float, help="of a named workload: share of small claims, from 0 to 1"
+    )
+    parser.add_argument("--duration", type=float, help="of a named workload: how long claims come")
+    parser.add_argument("--timeout", type=float, help="of a named workload: how long a claim waits")
     parser.add_argument("--picture", type=Path, help="where to draw the curves: .svg or .png")
     program.run(main, parser)

@@ -15,12 +15,16 @@ def add_question(parser: argparse.ArgumentParser, *, many: bool = False) -> None
     keys = parser.add_argument_group("keys of the release file")
     keys.add_argument("--dataset", help="dataset file's name, without .toml")
     keys.add_argument("--element", help="column whose values are counted")
-    keys.add_argument("--measure", choices=["users", "rows"])
+    keys.add_argument("--measure", choices=["users", "rows"], help="what is counted")
     keys.add_argument("--tau", type=int, help="most rows of a user counted per element")
     keys.add_argument("--k", type=int, help="elements asked for in each cohort")
     keys.add_argument("--max-candidates", type=int, help="true top considered in each cohort")
     keys.add_argument("--cohorts", help="cohort columns, separated by commas")
-    keys.add_argument("--mechanism", choices=get_args(MechanismName))
+    keys.add_argument(
+        "--mechanism",
+        choices=get_args(MechanismName),
+        help="default: the one that the column's declaration calls for",
+    )
     keys.add_argument("--days", type=int, help="window: the last days up to the snapshot's date")
     keys.add_argument("--from", dest="start", type=_date, help="window: first date")
     keys.add_argument("--to", dest="end", type=_date, help="window: date after the last")
