@@ -54,7 +54,14 @@ def open_account(
         except SettingsError:  # opened meanwhile, under another settings file perhaps
             if ledger.find_budget(analyst, account) is None:
                 raise
-    return ledger.get_budget(analyst, account)
+    budget = ledger.get_budget(analyst, account)
+    if dataset.in_escrow and budget.in_common:
+        raise SettingsError(
+            f"regions.mode: is 'escrow', but {analyst} has an older account on {dataset.name}, "
+            f"which every region may spend whole; keep mode 'eventual' until it ends "
+            f"({budget.resets_at})"
+        )
+    return budget
 
 
 def get_budget(

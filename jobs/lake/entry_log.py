@@ -23,7 +23,7 @@ from jobs.lake import ledger_table, torn
 from jobs.lake.commits import bring_up_to_date, lacking_columns
 from jobs.lake.durability import fsync, make_durable
 from jobs.lake.entries import COLUMNS, Entry, from_table
-from jobs.lake.queues import in_line
+from jobs.lake.file_lock import in_line
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -93,13 +93,13 @@ def test_eventual_regions_share_one_account_and_say_what_that_means(tmp_path: Pa
         assert "each can spend the whole" in guarantees.facts(dataset, budget)["regions"]
 
 
-def test_an_account_that_is_older_than_escrow_says_that_regions_do_not_share_it(
-    tmp_path: Path,
-) -> None:
+def test_an_account_that_is_older_than_escrow_is_not_spent_in_escrow(tmp_path: Path) -> None:
     ((ledger, dataset), _) = both(tmp_path, ESCROW)
     alone = dataset.model_copy(update={"regions": None})
     budget = accounts.open_account(ledger, alone, TABLE, "marketing", NOON)
     assert "each can spend the whole" in guarantees.facts(dataset, budget)["regions"]
+    with pytest.raises(SettingsError, match=r"regions.mode: .* keep mode 'eventual' until it ends"):
+        accounts.open_account(ledger, dataset, TABLE, "marketing", NOON)
     fresh = accounts.open_account(ledger, dataset, TABLE, "research", NOON)
     assert "regions" not in guarantees.facts(dataset, fresh)
 
