@@ -140,6 +140,9 @@ def test_rows_past_their_retention_are_found(tmp_path: Path, secret: bytes) -> N
     small = lakes.make(tmp_path / "lake", secret)
     conf = Path(small.lake.source)
     assert wrong(doctor.check_retention(conf)) == {}
+    assert [finding.found for finding in doctor.check_retention(conf)] == [doctor.NOTHING_PUBLISHED]
+    small.publish()
+    assert [finding.found for finding in doctor.check_retention(conf)] == ["kept"]
     place = small.dataset.table.engagements
     shutil.rmtree(place)
     rows = lakes.engagement_table(small.dataset, [lakes.watched("u1")])  # of 2024
