@@ -70,7 +70,7 @@ class FairQueue:
         self._waits = not isinstance(policy, FirstComeFirstServed)
         self._by_arrivals = isinstance(policy, DpfByArrivals)
         self._by_time = policy if isinstance(policy, ByTime) else None
-        self._opened_after = functools.cache(self.opening.opened)
+        self._opened_after = functools.lru_cache(maxsize=None)(self.opening.opened)
         self._ticks: list[tuple[Number, int, Block]] = []
         self._serial = 0
         self._lines: dict[tuple[Block, ...], list[Line]] = {}

@@ -48,11 +48,9 @@ def join(
         if not batches.holds(spark, place, name):
             known = tables.read(spark, place)
             fresh = _first_seen(spark, dataset, snapshot, end)
-            fresh = fresh.join(known.select("user_id"), on="user_id", how="left_anti").persist()
-            free = _first_free(known)
-            rows = _numbered(spark, fresh, dataset, free, period)
+            fresh = fresh.join(known.select("user_id"), on="user_id", how="left_anti")
+            rows = _numbered(fresh, dataset, _first_free(known), period)
             batches.append_once(spark, rows, place, name)
-            fresh.unpersist()
         return tables.state(tables.locate(place, spark))
 
 
@@ -79,22 +77,18 @@ def _first_seen(
     return users.distinct()
 
 
-def _numbered(
-    spark: "SparkSession", fresh: "DataFrame", dataset: DatasetSettings, free: int, period: int
-) -> "DataFrame":
+def _numbered(fresh: "DataFrame", dataset: DatasetSettings, free: int, period: int) -> "DataFrame":
     """Give new users the numbers from the first free one on, and note the next free one."""
+    kinds = schemas.numbers(dataset)
     salted = F.xxhash64(F.lit(dataset.table.bounding_salt), F.col("user_id").cast("string"))
     place = F.row_number().over(Window.orderBy(salted, "user_id")) - 1
-    columns = schemas.numbers(dataset)
-    end = spark.createDataFrame(
-        [(None, free + fresh.count(), period)],
-        ", ".join(f"{name} {kind}" for name, kind in columns.items()),
-    )
+    in_period = F.lit(period).cast(kinds["period"]).alias("period")
     users = fresh.select(
-        "user_id",
-        (F.lit(free) + place).cast(columns["number"]).alias("number"),
-        F.lit(period).cast(columns["period"]).alias("period"),
+        "user_id", (F.lit(free) + place).cast(kinds["number"]).alias("number"), in_period
     )
+    nobody = F.lit(None).cast(kinds["user_id"]).alias("user_id")
+    next_free = (F.lit(free) + F.count(F.lit(1))).cast(kinds["number"]).alias("number")
+    end = fresh.agg(next_free).select(nobody, "number", in_period)
     return users.unionByName(end)
 
 
