@@ -36,11 +36,13 @@ demo: install ## private answers about real people's film choices, in about two 
 	@$(BIN)/python -m jobs.make_demo_lake
 	@$(BIN)/python notebooks/demo.py
 
+LONG := tests/e2e/test_demo.py tests/e2e/test_forty_days.py # so that both processes take as long
+
 .PHONY: test
 test: lint types ## everything that has to pass; whole programs run beside their parts
-	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/statistical tests/spark \
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/unit tests/statistical tests/spark $(LONG) \
 		> $(VENV)/tests-of-parts.txt 2>&1 & parts=$$!; trap "kill $$parts" INT TERM; \
-	$(BIN)/python -m pytest tests/e2e; programs=$$?; \
+	$(BIN)/python -m pytest tests/e2e $(addprefix --ignore=,$(LONG)); programs=$$?; \
 	wait $$parts; parts=$$?; cat $(VENV)/tests-of-parts.txt; \
 	exit $$((programs + parts))
 
