@@ -116,17 +116,17 @@ class TreeCounter:
     period: int = 0
     _sums: list[int] = field(default_factory=list, repr=False)
     _noisy: list[int] = field(default_factory=list, repr=False)
+    _terms: CounterTerms = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._sums = [0] * levels(self.periods)
         self._noisy = [0] * levels(self.periods)
-        checks.positive(epsilon=checks.exact(epsilon=self.epsilon))
-        checks.noise_scale(scale=self.scale)
+        self._terms = CounterTerms(self.periods, self.epsilon)
 
     @property
     def scale(self) -> Fraction:
         """Scale of the noise of each sum, in users."""
-        return levels(self.periods) / checks.exact(epsilon=self.epsilon)
+        return self._terms.scale
 
     @property
     def noises(self) -> int:
@@ -142,8 +142,7 @@ class TreeCounter:
         level = (self.period & -self.period).bit_length() - 1  # trailing zeros
         self._sums[level] = sum(self._sums[:level]) + new_users
         self._sums[:level] = [0] * level
-        drawn = noise.discrete_laplace(self.scale, self.rng, "users", [self.period])
-        self._noisy[level] = self._sums[level] + int(drawn[0])
+        self._noisy[level] = self._terms.noisy_sum(self._sums[level], self.period, self.rng)
         return sum(
             self._noisy[level] for level in range(len(self._noisy)) if self.period >> level & 1
         )
