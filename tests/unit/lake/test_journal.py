@@ -25,32 +25,7 @@ from jobs.lake import entry_log, evidence, ledger_table
 from jobs.lake.entries import COLUMNS
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Allocation, Ledger
-
-NOVEMBER, DECEMBER = date(2026, 11, 1), date(2026, 12, 1)
-NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
-FILMS = "0b6a"  # a table's id
-
-
-class Clock:
-    """A clock that tests move."""
-
-    def __init__(self, now: datetime = NOON) -> None:
-        self.now = now
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def ledger(tmp_path: Path, clock: Clock) -> Ledger:
-    opened = Ledger(tmp_path / "ledger", clock=clock)
-    opened.open_account("research", FILMS, NOVEMBER, 100, 10, period_end=DECEMBER)
-    return opened
+from tests.ledgers import DECEMBER, FILMS, NOON, NOVEMBER, Clock
 
 
 def ask(ledger: Ledger, run_id: str = "r1", units: int = 21, **changes: Any) -> Allocation:

@@ -1,7 +1,7 @@
 """Queues on a real ledger: waiting, grants, consumption; and bad input changes nothing."""
 
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,7 @@ from jobs.lake import entry_log, evidence
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.ledger import Block, Ledger
 from jobs.lake.replication import replicate
-
-NOVEMBER, DECEMBER = date(2026, 11, 1), date(2026, 12, 1)
-NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
-FILMS = "0b6a"  # a table's id
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.ledgers import DECEMBER, FILMS, NOON, NOVEMBER, Clock
 
 
 @pytest.fixture
