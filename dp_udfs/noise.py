@@ -24,6 +24,7 @@ from dp_udfs.tails import gaussian_threshold, laplace_difference_threshold, lapl
 from dp_udfs.uniforms import Draws, Uniforms
 
 __all__ = [
+    "LogTerms",
     "discrete_gaussian",
     "discrete_laplace",
     "gaussian_threshold",
@@ -130,10 +131,46 @@ def discrete_gaussian(
     return noise
 
 
+class LogTerms:
+    """Factors of the weights of candidates, ready to be used for many cohorts.
+
+    Parameters
+    ----------
+    terms : sequence of Fraction
+        One positive factor for each candidate.
+    ones_before : int
+        So many candidates stand before them, whose factor is one.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a factor is not positive.
+    """
+
+    def __init__(self, terms: Sequence[Fraction], ones_before: int = 0) -> None:
+        if any(term.numerator <= 0 for term in terms):
+            raise InvalidParameterError("log_terms must be positive")
+        self._terms, self._ones_before = tuple(terms), ones_before
+        above_line = [math.log(term.numerator) for term in terms]
+        below_line = [math.log(term.denominator) for term in terms]
+        parts = np.zeros((2, len(self)))
+        parts[:, ones_before:] = above_line, below_line
+        self.logarithms = parts[0] - parts[1]
+        self.sizes = parts[0] + parts[1]  # what bounds the error of a logarithm
+
+    def __len__(self) -> int:
+        return self._ones_before + len(self._terms)
+
+    def __getitem__(self, place: int) -> Fraction:
+        """Return the factor of one candidate."""
+        beyond = place - self._ones_before
+        return self._terms[beyond] if beyond >= 0 else Fraction(1)
+
+
 def gumbel_order(
     linear: Sequence[int] | IntArray,
     slope: Fraction,
-    log_terms: Sequence[Fraction] | None,
+    log_terms: LogTerms | None,
     rng: SecureRandom,
     purpose: str,
     elements: Sequence[Element] | int,
@@ -147,8 +184,8 @@ def gumbel_order(
         Counts. The score of a candidate is slope * linear + ln(log_term).
     slope : Fraction
         In nats for each unit of the counts.
-    log_terms : sequence of Fraction, or None
-        Positive factors of the weights exp(score); None where all are one.
+    log_terms : LogTerms or None
+        Factors of the weights exp(score); None where all are one.
     rng, purpose, elements
         As in `discrete_laplace`; one element for each candidate.
     limit : int or None
@@ -162,8 +199,7 @@ def gumbel_order(
     Raises
     ------
     InvalidParameterError
-        If lengths differ, elements repeat, counts range over 2**63 or more, or a log term is not
-        positive.
+        If lengths differ, elements repeat, or counts range over 2**63 or more.
 
     Notes
     -----
@@ -252,13 +288,11 @@ class _Race:
     """Candidates that finish at the times ln(-ln U) - score; earlier is better."""
 
     def __init__(
-        self, linear: IntArray, slope: Fraction, log_terms: Sequence[Fraction] | None, draws: Draws
+        self, linear: IntArray, slope: Fraction, log_terms: LogTerms | None, draws: Draws
     ) -> None:
         terms = draws.size if log_terms is None else len(log_terms)
         if linear.shape != (draws.size,) or terms != draws.size:
             raise InvalidParameterError("linear, log_terms and elements must be of equal length")
-        if any(term.numerator <= 0 for term in log_terms or ()):
-            raise InvalidParameterError("log_terms must be positive")
         self.slope, self.log_terms = slope, log_terms
         self.uniforms = draws.uniforms()
         # Only differences of scores matter, so they are taken from the best one, in integers.
@@ -271,15 +305,19 @@ class _Race:
     def order(self, limit: int) -> IntArray:
         """Return the first `limit` candidates; only runs of near ties among them are refined."""
         time, error = self._times()
-        order = np.argsort(time, kind="stable")
-        latest = np.maximum.accumulate((time + error)[order])
-        earliest = np.minimum.accumulate((time - error)[order][::-1])[::-1]
-        breaks = np.flatnonzero(latest[:-1] < earliest[1:]) + 1
+        earliest, latest = time - error, time + error
+        order = np.arange(len(time))
+        if 0 < limit < len(time):  # leave out who certainly comes after so many others
+            order = np.flatnonzero(earliest <= np.partition(latest, limit - 1)[limit - 1])
+        order = order[np.argsort(time[order], kind="stable")]
+        latest_so_far = np.maximum.accumulate(latest[order])
+        earliest_from_here = np.minimum.accumulate(earliest[order][::-1])[::-1]
+        breaks = np.flatnonzero(latest_so_far[:-1] < earliest_from_here[1:]) + 1
         starts = np.concatenate(([0], breaks))
         ends = np.concatenate((breaks, [len(order)]))
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            if start < limit and end - start > 1:
-                order[start:end] = self._refined(order[start:end].tolist())
+        near_ties = (ends - starts > 1) & (starts < limit)
+        for start, end in zip(starts[near_ties].tolist(), ends[near_ties].tolist(), strict=True):
+            order[start:end] = self._refined(order[start:end].tolist())
         return order[:limit].astype(np.int64)
 
     def _times(self) -> tuple[FloatArray, FloatArray]:
@@ -295,10 +333,8 @@ class _Race:
         score = self.ahead * float(self.slope)
         size = 1.0 + np.abs(noise) + np.abs(score)
         if self.log_terms is not None:
-            above_line = np.array([math.log(term.numerator) for term in self.log_terms])
-            below_line = np.array([math.log(term.denominator) for term in self.log_terms])
-            score += above_line - below_line
-            size += above_line + below_line
+            score += self.log_terms.logarithms
+            size += self.log_terms.sizes
         return noise - score, size * _SLACK
 
     def _noise(self, row: int) -> float:

@@ -292,7 +292,7 @@ def unknown_gumbel(
 
     # The stop symbol has weight exp(epsilon (below + linf) / linf) * displaced / delta.
     scores = np.append(true, below + linf)
-    log_terms = [Fraction(1)] * len(names) + [displaced / delta]
+    log_terms = noise.LogTerms([displaced / delta], ones_before=len(names))
     rivals = [*names, _STOP]
     order = noise.gumbel_order(scores, slope, log_terms, rng, "selection", rivals, limit=k)
     ends = np.flatnonzero(order == len(names))
@@ -385,10 +385,11 @@ def _optimal_candidates(
 
 
 @lru_cache(maxsize=64)
-def _threshold_log_terms(k: int, l0: int | None, max_candidates: int) -> tuple[Fraction, ...]:
+def _threshold_log_terms(k: int, l0: int | None, max_candidates: int) -> noise.LogTerms:
     """List 1 / m for each number of candidates from k to `max_candidates`."""
     choices = range(k, max_candidates + 1)
-    return tuple(Fraction(1, thresholds.most_displaced(choice, l0)) for choice in choices)
+    terms = [Fraction(1, thresholds.most_displaced(choice, l0)) for choice in choices]
+    return noise.LogTerms(terms)
 
 
 def _fresh_counts(

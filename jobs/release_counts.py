@@ -201,6 +201,7 @@ def compute(question: Question, secret: bytes, spark: "SparkSession | None" = No
             cohorts_per_user=question.cohorts_per_user,
             l0=column.l0,
             salt=table.bounding_salt,
+            cohorts=question.cohorts,
         )
         if mechanism.elementwise:
             candidates = histogram(rows, **counting)

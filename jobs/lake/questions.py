@@ -25,7 +25,7 @@ from jobs.lake.question_settings import QuestionSettings, Window
 from jobs.lake.settings import ALL, COHORT_SEPARATOR, Column, DatasetSettings, LakeSettings
 from jobs.lake.tables import Snapshot
 
-CODE_VERSION = 1  # raise it whenever bounding, a mechanism or a sampler gives other numbers
+CODE_VERSION = 2  # raise it whenever bounding, a mechanism or a sampler gives other numbers
 LARGEST_MAX_CANDIDATES = 100_000
 LARGEST_COHORTS = 100_000
 

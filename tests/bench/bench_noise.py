@@ -17,7 +17,7 @@ COUNTS = (10_000 / np.arange(1, 1_002)).astype(np.int64)  # zipf, 1,001 candidat
 
 def select() -> None:
     """The keyed draws of one UnkGumb call: 1,000 candidates and the stop symbol, k = 50, counts."""
-    terms = [Fraction(1, candidates) for candidates in range(50, 1_001)]
+    terms = noise.LogTerms([Fraction(1, candidates) for candidates in range(50, 1_001)])
     noise.gumbel_order(-COUNTS[50:], EPSILON, terms, SOURCE, "optimal-threshold", 951, limit=1)
     noise.gumbel_order(COUNTS, EPSILON, None, SOURCE, "selection", ELEMENTS[:1_001], limit=50)
     noise.discrete_laplace(SCALE, SOURCE, "count", ELEMENTS[:50])

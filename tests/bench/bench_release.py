@@ -114,7 +114,9 @@ def private(rows: DataFrame) -> pa.Table:
 
 
 def restricted(rows: DataFrame) -> pa.Table:
-    return _release(bound_contributions(rows, cohorts_per_user=1, l0=5, salt="bench"))
+    return _release(
+        bound_contributions(rows, cohorts_per_user=1, l0=5, salt="bench", cohorts=NAMES)
+    )
 
 
 def _release(bounded: DataFrame) -> pa.Table:
@@ -260,16 +262,18 @@ def _table(folder: Path, rows: int) -> Path:
 
 
 def make_table(folder: Path, rows: int) -> None:
-    """Write the table unless it is there."""
+    """Write the table unless it is there; like the ingest, with a user in every row."""
     path = _table(folder, rows)
     done = path.with_suffix(".done")
     if done.exists():
         return
     _say(f"writing {rows:,} rows to {path}")
     shape = Shape(rows, USERS, ELEMENTS, COHORTS, days=30, seed=7)
+    user = synthetic.SCHEMA.get_field_index("user_id")
+    schema = synthetic.SCHEMA.set(user, synthetic.SCHEMA.field(user).with_nullable(False))
     for start in range(0, rows, ROWS_PER_FILE):
         numbers = np.arange(start, min(start + ROWS_PER_FILE, rows))
-        data = synthetic.rows(numbers, shape)
+        data = synthetic.rows(numbers, shape).cast(schema)
         write_deltalake(path, data, mode="append" if start else "overwrite")
     done.touch()
 

@@ -117,7 +117,7 @@ def orders(
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(size):
         source = rng.keyed(SECRET, "order", seed)
-        order = noise.gumbel_order(COUNTS, slope, TERMS, source, "p", elements)
+        order = noise.gumbel_order(COUNTS, slope, noise.LogTerms(TERMS), source, "p", elements)
         found[tuple(order.tolist())] += 1
     return found
 

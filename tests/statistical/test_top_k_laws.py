@@ -323,7 +323,9 @@ def weaken_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     def weaker(linear: Any, slope: Fraction, terms: Any, *rest: Any, **options: Any) -> Any:
-        raised = None if terms is None else [Fraction(float(term) ** 1.5) for term in terms]
+        raised = None
+        if terms is not None:
+            raised = noise.LogTerms([Fraction(float(term) ** 1.5) for term in terms])
         return order(linear, slope / two_thirds, raised, *rest, **options)
 
     monkeypatch.setattr(noise, "gumbel_order", weaker)

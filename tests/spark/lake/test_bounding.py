@@ -2,14 +2,16 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from dp_udfs.errors import InvalidParameterError
+from jobs.lake import bounding
 from jobs.lake.bounding import bound_contributions
 from jobs.lake.session import temporary_settings
 from tests.builders import engagements, normal_form
@@ -24,9 +26,14 @@ SPREAD = {  # many partitions, which Spark would merge where there are few rows
 
 
 def bounded(
-    rows: DataFrame, *, cohorts: int | None = None, l0: int | None = None, salt: str = "salt"
+    rows: DataFrame,
+    *,
+    cohorts: int | None = None,
+    l0: int | None = None,
+    salt: str = "salt",
+    listed: Sequence[str] = (),
 ) -> list[Row]:
-    kept = bound_contributions(rows, cohorts_per_user=cohorts, l0=l0, salt=salt)
+    kept = bound_contributions(rows, cohorts_per_user=cohorts, l0=l0, salt=salt, cohorts=listed)
     assert kept.columns == ["user", "cohort", "element"]
     return [tuple(row) for row in kept.collect()]
 
@@ -97,6 +104,22 @@ def test_a_choice_ignores_order_partitions_and_repeats(spark: SparkSession) -> N
     }
 
 
+def test_the_list_of_cohorts_changes_no_choice(spark: SparkSession) -> None:
+    rows = normal_form(spark, random_rows(seed=6))
+    for cap in (1, 2):
+        assert set(bounded(rows, cohorts=cap, listed="abc")) == set(bounded(rows, cohorts=cap))
+
+
+@pytest.mark.parametrize("listed", ["", "abc"])
+def test_a_cap_holds_where_codes_collide(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, listed: str
+) -> None:
+    """Two names with one code would count as one cohort, if the names were not compared."""
+    monkeypatch.setattr(bounding, "_code", lambda *_: F.lit(1).cast("bigint"))
+    kept = by_user(bounded(normal_form(spark, random_rows(seed=7)), cohorts=1, l0=1, listed=listed))
+    assert all(len({row[1:] for row in rows}) == 1 for rows in kept.values())
+
+
 def test_choices_spread_evenly_and_follow_the_salt(spark: SparkSession) -> None:
     users, elements = 2000, "abcd"
     rows = engagements(spark, *((f"u{u}", e) for u in range(users) for e in elements))
@@ -113,11 +136,11 @@ def test_the_choice_of_a_salt_stays_the_same_for_ever(spark: SparkSession) -> No
     """Another choice gives other answers: who changes this raises `questions.CODE_VERSION`."""
     text = normal_form(spark, [("u1", c, e) for c in "abcd" for e in ("x", "y", "z", None)])
     assert sorted(bounded(text, cohorts=2, l0=2), key=repr) == [
-        ("u1", cohort, element) for cohort in "ac" for element in ("z", None)
+        ("u1", cohort, element) for cohort in "ab" for element in "xy"
     ]
     whole = normal_form(spark, [(1, c, e) for c in "abcd" for e in (1, 2, 3, None)])
     assert sorted(bounded(whole, cohorts=2, l0=2), key=repr) == [
-        (1, cohort, element) for cohort in "cd" for element in (3, None)
+        (1, cohort, element) for cohort in "bd" for element in (2, 3)
     ]
 
 

@@ -197,6 +197,15 @@ def test_caps_cost_one_more_exchange(plan: "Plan", stored: DataFrame) -> None:
     assert text.count("Exchange ") == 2
 
 
+def test_names_of_listed_cohorts_are_not_compared(plan: "Plan", stored: DataFrame) -> None:
+    for cohorts, compared in (("abc", False), ("", True)):
+        kept = bound_contributions(
+            stored, cohorts_per_user=1, l0=None, salt="salt", cohorts=cohorts
+        )
+        (sort,) = (line for line in plan(kept).splitlines() if "Sort [" in line)
+        assert ("cohort" in sort.split("], [")[-1]) is compared
+
+
 def test_only_the_columns_needed_are_read(plan: "Plan", stored: DataFrame) -> None:
     rows = stored.where("day > '2020-01-01'")
     arrays = rows.select("user", "cohort", F.explode_outer("titles").alias("element"))

@@ -227,7 +227,9 @@ def test_gumbel_order_of_near_ties(
     if len(set(times)) < len(times):
         return
     source = Scripted(lambda element, _: numbers[element])
-    order = noise.gumbel_order(linear, slope, terms, source, "p", range(len(linear)))
+    order = noise.gumbel_order(
+        linear, slope, noise.LogTerms(terms), source, "p", range(len(linear))
+    )
     assert order.tolist() == sorted(range(len(times)), key=times.__getitem__)
 
 
@@ -280,14 +282,18 @@ def test_the_first_few_are_the_beginning_of_the_whole_order(seed: int, limit: in
 
 def test_a_log_term_is_a_factor_of_the_weight() -> None:
     source = rng.keyed(SECRET)
-    order = noise.gumbel_order([0, 0], Fraction(1), [Fraction(1), Fraction(10**40)], source, "p", 2)
+    order = noise.gumbel_order(
+        [0, 0], Fraction(1), noise.LogTerms([Fraction(1), Fraction(10**40)]), source, "p", 2
+    )
     assert order.tolist() == [1, 0]
 
 
 def test_an_extreme_log_term_is_no_float() -> None:
     source = rng.keyed(SECRET)
     terms = [Fraction(10**4000), Fraction(1, 10**4000), Fraction(10**4000 + 1, 10**4000)]
-    assert noise.gumbel_order([0] * 3, Fraction(1), terms, source, "p", 3).tolist() == [0, 2, 1]
+    assert noise.gumbel_order(
+        [0] * 3, Fraction(1), noise.LogTerms(terms), source, "p", 3
+    ).tolist() == [0, 2, 1]
 
 
 # --- all three ------------------------------------------------------------------------------------
@@ -381,9 +387,9 @@ def test_gumbel_order_refuses_what_it_cannot_order() -> None:
     with pytest.raises(InvalidParameterError, match="equal length"):
         noise.gumbel_order([1, 2], one, None, source, "p", ["a"])
     with pytest.raises(InvalidParameterError, match="equal length"):
-        noise.gumbel_order([1, 2], one, [], source, "p", ["a", "b"])
+        noise.gumbel_order([1, 2], one, noise.LogTerms([]), source, "p", ["a", "b"])
     with pytest.raises(InvalidParameterError, match="positive"):
-        noise.gumbel_order([1, 2], one, [one, 0 * one], source, "p", ["a", "b"])
+        noise.LogTerms([one, 0 * one])
     with pytest.raises(InvalidParameterError, match="differ"):
         noise.gumbel_order([1, 1], one, None, source, "p", [None, None])
     with pytest.raises(InvalidParameterError, match="ranges"):
