@@ -1,6 +1,7 @@
 """Exact counts and their true top: against a slow reference, and what the plans may look like."""
 
 import random
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -197,13 +198,21 @@ def test_caps_cost_one_more_exchange(plan: "Plan", stored: DataFrame) -> None:
     assert text.count("Exchange ") == 2
 
 
-def test_names_of_listed_cohorts_are_not_compared(plan: "Plan", stored: DataFrame) -> None:
-    for cohorts, compared in (("abc", False), ("", True)):
-        kept = bound_contributions(
-            stored, cohorts_per_user=1, l0=None, salt="salt", cohorts=cohorts
-        )
-        (sort,) = (line for line in plan(kept).splitlines() if "Sort [" in line)
-        assert ("cohort" in sort.split("], [")[-1]) is compared
+@pytest.mark.parametrize(
+    ("cap", "cohorts", "keys"),
+    [
+        (1, "", "user _w cohort"),
+        (2, "", "user _w cohort"),
+        (2, "abc", "user _w"),
+        (1, "abc", "user"),
+    ],
+)
+def test_a_users_rows_are_sorted_no_finer_than_a_cap_on_cohorts_needs(
+    plan: "Plan", stored: DataFrame, cap: int, cohorts: str, keys: str
+) -> None:
+    kept = bound_contributions(stored, cohorts_per_user=cap, l0=None, salt="salt", cohorts=cohorts)
+    (sort,) = (line for line in plan(kept).splitlines() if "Sort [" in line)
+    assert re.findall(r"(user|_w|cohort)\S* ASC", sort) == keys.split()
 
 
 def test_only_the_columns_needed_are_read(plan: "Plan", stored: DataFrame) -> None:
