@@ -178,7 +178,9 @@ def _capped(rows: list[Engagement], place: int, cap: int | None, salt: str) -> l
     for row in rows:
         seen[row[0]].add(row[place])
     kept = {
-        user: sorted(values, key=lambda value: spark_hash(salt, name, user, value))[:cap]
+        user: sorted(values, key=lambda value: spark_hash(user, spark_hash(salt, name, value)))[
+            :cap
+        ]
         for user, values in seen.items()
     }
     return [row for row in rows if row[place] in kept[row[0]]]

@@ -42,7 +42,7 @@ QUESTIONS: dict[str, Keys] = {
     "unknown gumbel, l0 and tau": {
         "element": "station",
         "mechanism": "unknown_gumbel",
-        "k": 3,
+        "k": 4,
         "max_candidates": 4,
         "measure": "rows",
         "tau": 2,
