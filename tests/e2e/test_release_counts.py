@@ -42,8 +42,8 @@ QUESTIONS: dict[str, Keys] = {
     "unknown gumbel, l0 and tau": {
         "element": "station",
         "mechanism": "unknown_gumbel",
-        "k": 4,
-        "max_candidates": 4,
+        "k": 3,
+        "max_candidates": 8,
         "measure": "rows",
         "tau": 2,
     },
