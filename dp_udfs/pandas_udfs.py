@@ -10,7 +10,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 from zipimport import zipimporter
@@ -174,7 +174,7 @@ def answer_cohorts(mechanism: Mechanism, key: bytes) -> Callable[[Batches], Batc
             (cohort, mechanism.run(elements, counts, _cohort_rng(key, cohort)))
             for cohort, elements, counts in _whole_cohorts(batches)
         )
-        _spare_next_task()
+        spare_next_task()
 
     return answer
 
@@ -200,7 +200,7 @@ def answer_elementwise(mechanism: Mechanism, key: bytes) -> Callable[[Batches], 
                 released = mechanism.run(elements, counts, _cohort_rng(key, cohort))
                 rows.add_elements(cohort, released, ranked=False)
             yield rows.batch()
-        _spare_next_task()
+        spare_next_task()
 
     return answer
 
@@ -242,6 +242,27 @@ def complete(
     return pa.concat_tables([answered, _table(answers)])
 
 
+def spare_next_task() -> None:
+    """Spare the next task of this Python worker 0.12 CPU seconds that PySpark adds to each.
+
+    Before a task it has all finders of modules read their directories again; for `pyspark.zip` that
+    takes 0.1 s (python/cpython#103200). After a task it searches every object for cycles. Call it
+    when the last batch is out; elsewhere than in a worker it does nothing.
+    """
+    if "pyspark.worker" not in sys.modules:
+        return
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter):
+            del sys.path_importer_cache[path]  # made again by the next import from there
+    _freeze_once()
+
+
+@cache
+def _freeze_once() -> None:
+    """Take what is loaded out of every later search; again and again it would keep garbage."""
+    gc.freeze()
+
+
 def _ranked_and_closed(
     released: pa.Table, mechanism: Mechanism, cohorts: Sequence[str]
 ) -> pa.Table:
@@ -258,21 +279,6 @@ def _ranked_and_closed(
         counts = tuple(-negative for negative, _, _ in rows)
         answers.append((cohort, TopK(elements, counts, True, units, calls)))
     return _table(answers)
-
-
-def _spare_next_task() -> None:
-    """Spare the next task of this Python worker 0.12 CPU seconds that PySpark adds to each.
-
-    Before a task it has all finders of modules read their directories again; for `pyspark.zip` that
-    takes 0.1 s (python/cpython#103200). After a task it searches every object for cycles.
-    """
-    if "pyspark.worker" not in sys.modules:
-        return
-    for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimporter):
-            del sys.path_importer_cache[path]  # made again by the next import from there
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
 
 
 def _table(answers: Iterable[tuple[str, TopK]]) -> pa.Table:

@@ -6,7 +6,7 @@ again is recognised. So an opt-out is for good.
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,14 +14,13 @@ from pyspark.sql import functions as F
 
 from dp_udfs import rng
 from dp_udfs.errors import SettingsError
+from dp_udfs.pandas_udfs import Batches, spare_next_task
 from jobs.lake import batches, checking, questions, tables
 from jobs.lake.settings import DatasetSettings, LakeSettings
 from jobs.lake.tables import TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-Batches = Iterable[pa.RecordBatch]
 
 
 def remember(
@@ -88,6 +87,7 @@ def _hash_users(key: bytes) -> Callable[[Batches], Batches]:
             yield pa.RecordBatch.from_arrays(
                 [users, pa.array(hashes, pa.string())], ["user_id", "user_hash"]
             )
+        spare_next_task()
 
     return hash_users
 
