@@ -25,7 +25,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 AS_OF = date(2024, 1, 31)
 SCHEMA = pa.schema(
     [
-        ("user_id", pa.int64()),
+        pa.field("user_id", pa.int64(), nullable=False),
         ("event_date", pa.date32()),
         ("article", pa.string()),
         ("employer", pa.string()),

@@ -262,18 +262,16 @@ def _table(folder: Path, rows: int) -> Path:
 
 
 def make_table(folder: Path, rows: int) -> None:
-    """Write the table unless it is there; like the ingest, with a user in every row."""
+    """Write the table unless it is there."""
     path = _table(folder, rows)
     done = path.with_suffix(".done")
     if done.exists():
         return
     _say(f"writing {rows:,} rows to {path}")
     shape = Shape(rows, USERS, ELEMENTS, COHORTS, days=30, seed=7)
-    user = synthetic.SCHEMA.get_field_index("user_id")
-    schema = synthetic.SCHEMA.set(user, synthetic.SCHEMA.field(user).with_nullable(False))
     for start in range(0, rows, ROWS_PER_FILE):
         numbers = np.arange(start, min(start + ROWS_PER_FILE, rows))
-        data = synthetic.rows(numbers, shape).cast(schema)
+        data = synthetic.rows(numbers, shape)
         write_deltalake(path, data, mode="append" if start else "overwrite")
     done.touch()
 
