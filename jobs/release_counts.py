@@ -160,7 +160,7 @@ def release_counts(
         runs.require_readable(question, day_in(dataset.table.time_zone, clock()))
     answer = releases.find(lake.tables.releases, question.label)
     if answer is None:
-        question.require_secret(lake.read_secret())
+        question.require_computable(lake.read_secret())
     price, blocks = runs.demand(ledger, question, budget, run_id, begun)
     with program.progress(f"allocate {price}"):
         claim = runs.allocate(ledger, question, budget, run_id, price, blocks)

@@ -27,7 +27,7 @@ from deltalake.table import TableAlterer
 from dp_udfs import pandas_udfs
 from dp_udfs.errors import PrivacyError
 from jobs import release_counts, settle_claims
-from jobs.lake import accounts, claims, commits, entry_log, releases, tables
+from jobs.lake import accounts, claims, commits, entry_log, questions, releases, tables
 from jobs.lake.ledger import Ledger
 from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question
@@ -82,6 +82,7 @@ def _start(request: dict[str, Any]) -> dict[str, int]:
 
         try:
             FILMS.update(request.get("films", {}))
+            questions.CODE_VERSION += request.get("newer", 0)
             _watch(say, request.get("at"), request.get("signal"))
             time.sleep(max(0.0, request.get("start", 0.0) - time.time()))
             say(**(_release(request) if "question" in request else _repair(request)))

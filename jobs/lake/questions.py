@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
 from functools import cached_property
 from typing import Any
@@ -55,6 +55,8 @@ class Question:
     secret_id : str
         Public name of the secret that keys the noise: under another secret it is another question,
         with other numbers and a charge of its own. Empty where only a price is wanted.
+    code_version : int
+        Version of the code that gives these numbers: another one for a run that began before.
     """
 
     dataset: DatasetSettings
@@ -70,6 +72,7 @@ class Question:
     filters: Clauses
     show: int | None
     secret_id: str = ""
+    code_version: int = field(default_factory=lambda: CODE_VERSION)
 
     @cached_property
     def canonical(self) -> str:
@@ -84,7 +87,7 @@ class Question:
 
     def _encode(self, mechanism: Mapping[str, Any]) -> str:
         content = {
-            "code_version": CODE_VERSION,
+            "code_version": self.code_version,
             "dataset": self.dataset.name,
             "table": self.dataset.table.model_dump(mode="json", exclude=_PLACES),
             "columns": {name: column.model_dump(mode="json") for name, column in self._columns()},
@@ -161,8 +164,13 @@ class Question:
         """Derive the key of this one question: all that executors ever see of the secret."""
         return derive_key(secret, "noise", self.canonical)
 
-    def require_secret(self, secret: bytes) -> None:
-        """Refuse a secret that the question was not pinned under: it was replaced since."""
+    def require_computable(self, secret: bytes) -> None:
+        """Refuse what was pinned under other code or another secret: its numbers would be others."""
+        if self.code_version != CODE_VERSION:
+            raise ClaimError(
+                "the code was replaced since this run was allocated, and no answer was stored: "
+                "take a new run id and let jobs.settle_claims close this run"
+            )
         if secret_id(secret) != self.secret_id:
             raise ClaimError(
                 "the secret was replaced since this run was allocated, and no answer was stored: "
@@ -216,11 +224,14 @@ def pin(
     settings: QuestionSettings,
     snapshot: int | None,
     secret_id: str = "",
+    code_version: int | None = None,
 ) -> Question:
-    """Resolve a question on a published snapshot, the newest unless one is given."""
+    """Resolve a question on a snapshot and under a version of the code, the newest by default."""
     if snapshot is None:
-        return resolve(settings, dataset, snapshots.latest(lake, dataset), secret_id)
-    return resolve(settings, dataset, snapshots.get(lake, dataset, snapshot), secret_id)
+        question = resolve(settings, dataset, snapshots.latest(lake, dataset), secret_id)
+    else:
+        question = resolve(settings, dataset, snapshots.get(lake, dataset, snapshot), secret_id)
+    return question if code_version is None else replace(question, code_version=code_version)
 
 
 def resolve(

@@ -1,7 +1,7 @@
 """What binds a run to its question: its name, what its first try pinned, and what it takes.
 
-A run that is tried again finds the snapshot, the secret's name and the demand of its first try in
-its claim, and so means the same whatever was published or replaced since.
+A run that is tried again finds the snapshot, the secret's name, the code's version and the demand
+of its first try in its claim, and so means the same whatever was published or replaced since.
 """
 
 import itertools
@@ -20,10 +20,10 @@ from jobs.lake.tables import Snapshot
 
 def pinned(
     lake: LakeSettings, earlier: Allocation | None, snapshot_id: int | None
-) -> tuple[int | None, str]:
-    """Return snapshot and secret's name of a run: those of its first try, if there was one.
+) -> tuple[int | None, str, int | None]:
+    """Return snapshot, secret's name and code's version of a run: those of its first try, if any.
 
-    So what is stored already needs no secret any more.
+    So what is stored already needs no secret any more, and outlives a change of the code.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def pinned(
         If it is the first try and the secret is missing.
     """
     if earlier is None:
-        return snapshot_id, questions.secret_id(lake.read_secret())
+        return snapshot_id, questions.secret_id(lake.read_secret()), None
     first: int | None = earlier.details.get("snapshot")
     if snapshot_id not in (None, first):
         raise ClaimError(
@@ -41,7 +41,7 @@ def pinned(
             f"take a new run id"
         )
     asked = json.loads(earlier.details.get("question", "{}"))
-    return first, str(asked.get("secret", ""))
+    return first, str(asked.get("secret", "")), asked.get("code_version")
 
 
 def next_name(ledger: Ledger, fingerprint: str) -> str:

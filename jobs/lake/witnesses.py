@@ -224,6 +224,7 @@ def _question(dataset: DatasetSettings, canonical: str) -> Question:
         filters=(),
         show=None,
         secret_id=said["secret"],
+        code_version=said["code_version"],
     )
 
 

@@ -290,6 +290,34 @@ def test_a_stored_answer_is_published_whatever_became_of_the_secret(
     check_books(small)
 
 
+NEWER: dict[str, Any] = {"newer": 1}  # the next version of the code
+
+
+@pytest.mark.parametrize("at", ["after releases.write", "after Ledger.settle"])
+def test_a_stored_answer_is_served_for_its_run_by_newer_code(
+    drill: Drill, small: SmallLake, at: str
+) -> None:
+    undisturbed = drill.run(drills.copy(small, small.root.with_name("other")), **NAMED)
+    drill.killed(small, at=at, **NAMED)
+    again = drill.run(small, **NAMED, **NEWER)
+    assert again.answer == undisturbed.answer
+    check_books(small)
+    assert charge_of(small) == 6
+
+
+def test_a_run_without_an_answer_is_never_computed_by_newer_code(
+    drill: Drill, small: SmallLake
+) -> None:
+    drill.killed(small, at="after Ledger.allocate", **NAMED)
+    again = drill.run(small, **NAMED, **NEWER)
+    assert again.answer["error"] == "ClaimError"
+    assert "the code was replaced" in again.answer["message"]
+    assert stored(small) == []
+    assert drill.run(small, run_id="r-002", **NEWER).rows
+    check_books(small)
+    assert charge_of(small) == 7 + 6
+
+
 @pytest.mark.parametrize("at", KILLS)
 @pytest.mark.parametrize("change", ["question", "epsilon", "snapshot"])
 def test_a_changed_question_gives_a_run_no_second_meaning(

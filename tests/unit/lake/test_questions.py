@@ -286,6 +286,6 @@ def test_under_another_secret_it_is_another_question(ask: Ask) -> None:
     other = replace(question, secret_id=questions.secret_id(SECRET[::-1]))
     assert question.label != other.label
     assert question.family_label != other.family_label
-    question.require_secret(SECRET)
+    question.require_computable(SECRET)
     with pytest.raises(ClaimError, match="new run id"):
-        question.require_secret(SECRET[::-1])
+        question.require_computable(SECRET[::-1])
