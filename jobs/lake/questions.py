@@ -165,7 +165,7 @@ class Question:
         return derive_key(secret, "noise", self.canonical)
 
     def require_computable(self, secret: bytes) -> None:
-        """Refuse what was pinned under other code or another secret: its numbers would be others."""
+        """Refuse what was pinned under other code or another secret: it would be other numbers."""
         if self.code_version != CODE_VERSION:
             raise ClaimError(
                 "the code was replaced since this run was allocated, and no answer was stored: "
