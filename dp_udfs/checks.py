@@ -12,24 +12,44 @@ Real = int | float | str | Fraction | Decimal
 
 SMALLEST_EPSILON = Fraction(1, 10**6)
 LARGEST_EPSILON = Fraction(100)
+SMALLEST_DELTA = Fraction(1, 10**300)  # still a float, and so is what is divided by it
+MOST_DIGITS = 1000  # of an exact number: more take time and memory, and say nothing
 LONGEST_IDENTIFIER = 200
 
 
 def exact(**values: Real) -> Fraction:
     """Read one number as the decimal it is written as: `0.15` is 15/100, not the nearest double."""
     ((name, value),) = values.items()
+    number = _finite(value)
+    if number is None:
+        raise InvalidParameterError(f"{name} = {value!r} is not a finite number")
+    if _is_long(number):
+        raise InvalidParameterError(f"{name} has more than {MOST_DIGITS} digits; round it")
+    return Fraction(number)
+
+
+def _finite(value: Real) -> int | Fraction | Decimal | None:
+    """Read a number without writing it out; None if it is none, or not finite."""
     try:
-        if isinstance(value, bool):
-            raise ValueError
         if isinstance(value, float):
             return Fraction(repr(float(value)))
-        if isinstance(value, str):
-            return Fraction(Decimal(value))
-        if isinstance(value, Fraction | Decimal | numbers.Integral):
-            return Fraction(value)
-    except (ValueError, OverflowError, InvalidOperation):
-        pass
-    raise InvalidParameterError(f"{name} = {value!r} is not a finite number")
+        number = Decimal(value) if isinstance(value, str) else value
+    except (ValueError, InvalidOperation):
+        return None
+    if isinstance(number, Decimal):
+        return number if number.is_finite() else None
+    rational = isinstance(number, numbers.Rational) and not isinstance(number, bool)
+    return number if rational else None
+
+
+def _is_long(number: int | Fraction | Decimal) -> bool:
+    """Say whether a number takes too many digits to write out, before or after the point."""
+    if isinstance(number, Decimal):
+        _, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int)  # it is finite
+        return len(digits) + abs(exponent) > MOST_DIGITS
+    shortest_too_long: int = 10**MOST_DIGITS
+    return max(abs(number.numerator), number.denominator) >= shortest_too_long
 
 
 def exact_epsilon(epsilon: Real) -> Fraction:
@@ -43,10 +63,12 @@ def exact_epsilon(epsilon: Real) -> Fraction:
 
 
 def exact_delta(delta: Real) -> Fraction:
-    """Read a delta exactly; it lies strictly between 0 and 1."""
+    """Read a delta exactly; it lies strictly between 0 and 1, and not below 1e-300."""
     value = exact(delta=delta)
     if not 0 < value < 1:
         raise InvalidParameterError(f"delta = {delta} is not strictly between 0 and 1")
+    if value < SMALLEST_DELTA:
+        raise InvalidParameterError(f"delta = {delta} is below {float(SMALLEST_DELTA)}")
     return value
 
 

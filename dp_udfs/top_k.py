@@ -88,7 +88,7 @@ def known_laplace(
     Privacy: (l0 * epsilon / 2)-DP, and a composition of l0 epsilon-bounded-range steps. Each
     count has integer noise P(z) ~ exp(-|z| epsilon / (2 linf)).
     """
-    checks.positive_integers(l0=l0, linf=linf)
+    _check_bounds(l0=l0, linf=linf)
     epsilon = checks.exact_epsilon(epsilon)
     names, true = candidates.in_total_order(elements, counts)
     rng = _keyed(rng, "known_laplace", epsilon, l0=l0, linf=linf)
@@ -140,7 +140,7 @@ def known_gumbel(
     ----------
     Durfee and Rogers (2019), arXiv 1905.04273.
     """
-    checks.positive_integers(k=k, linf=linf)
+    _check_bounds(k=k, linf=linf)
     epsilon = checks.exact_epsilon(epsilon)
     names, true = candidates.in_total_order(elements, counts)
     rng = _keyed(rng, "known_gumbel", epsilon, k=k, linf=linf, with_counts=with_counts)
@@ -189,7 +189,7 @@ def unknown_laplace(
     epsilon-bounded-range steps and `call_delta`, which is at most 2 delta up to
     l0 * epsilon = 2.19. The value that clears the threshold is the value shown.
     """
-    checks.positive_integers(l0=l0, linf=linf, max_candidates=max_candidates)
+    _check_bounds(l0=l0, linf=linf, max_candidates=max_candidates)
     epsilon, delta = checks.exact_epsilon(epsilon), checks.exact_delta(delta)
     names, true = candidates.positive_top(elements, counts, max_candidates)
     rng = _keyed(
@@ -263,7 +263,7 @@ def unknown_gumbel(
     ----------
     Durfee and Rogers (2019), arXiv 1905.04273; Rogers et al. (2020), arXiv 2002.05839.
     """
-    checks.positive_integers(k=k, linf=linf, max_candidates=max_candidates)
+    _check_bounds(k=k, linf=linf, max_candidates=max_candidates)
     if l0 is not None:
         checks.positive_integers(l0=l0)
     if k > max_candidates:
@@ -342,7 +342,7 @@ def fixed_gaussian(
     it states its zCDP figure. Each element is decided by its own noise, of variance
     (2 linf / epsilon)^2, so whole and part of a histogram give an element the same result.
     """
-    checks.positive_integers(l0=l0, linf=linf)
+    _check_bounds(l0=l0, linf=linf)
     epsilon, delta = checks.exact_epsilon(epsilon), checks.exact_delta(delta)
     names, true = candidates.in_total_order(elements, counts, positive=True)
     rng = _keyed(rng, "fixed_gaussian", epsilon, l0=l0, linf=linf, delta=delta)
@@ -352,6 +352,13 @@ def fixed_gaussian(
 
 
 # --- steps the mechanisms share -------------------------------------------------------------------
+
+
+def _check_bounds(*, linf: int, **others: int) -> None:
+    """Refuse what is not a positive whole number, and a `linf` that counts have no room for."""
+    checks.positive_integers(linf=linf, **others)
+    if linf > candidates.LARGEST_COUNT:
+        raise InvalidParameterError(f"linf is above {candidates.LARGEST_COUNT}")
 
 
 def _keyed(

@@ -109,6 +109,22 @@ def test_without_counts_there_is_no_noise_to_describe() -> None:
     assert summary.threshold_offset is not None
 
 
+@pytest.mark.parametrize("mechanism", ["unknown_laplace", "unknown_gumbel", "fixed_gaussian"])
+def test_the_smallest_delta_has_a_threshold_and_a_smaller_one_is_refused(mechanism: str) -> None:
+    parameters: dict[str, Any] = {
+        "linf": 1,
+        "epsilon": 1,
+        "k": 3,
+        "l0": 300,
+        "max_candidates": 100_000,
+    }
+    offset = prices.noise_summary(mechanism, delta="1e-300", **parameters).threshold_offset
+    assert offset is not None
+    assert 50 < offset < 3000
+    with pytest.raises(InvalidParameterError, match="delta"):
+        prices.noise_summary(mechanism, delta="1e-400", **parameters)
+
+
 def test_known_domains_have_no_threshold() -> None:
     assert prices.noise_summary("known_gumbel", linf=1, epsilon=1, k=3).threshold_offset is None
 

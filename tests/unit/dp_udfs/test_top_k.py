@@ -267,10 +267,10 @@ def test_candidates_that_make_no_sense_are_refused(case: Case, elements: Any, co
 
 
 BAD_VALUES: dict[str, list[Any]] = {
-    "epsilon": ["0", 0.0, -1, float("nan"), float("inf"), "much", "1e-9", 1000],
-    "delta": ["0", 1, -0.1, float("nan"), "little"],
+    "epsilon": ["0", 0.0, -1, float("nan"), float("inf"), "much", "1e-9", "1e-9999", 10**5000],
+    "delta": ["0", 1, -0.1, float("nan"), "little", "1e-301", "1e-5000", Fraction(1, 3**10_000)],
     "l0": [0, -1, 1.5, True],
-    "linf": [0, -1, 1.5, True],
+    "linf": [0, -1, 1.5, True, 2**53 + 1, 2**63, 10**30],
     "k": [0, -1, 1.5, True],
     "max_candidates": [0, -1, 1.5],
 }
