@@ -75,8 +75,7 @@ def zcdp_epsilon(steps: int, epsilon: Real, delta: Real) -> float:
     Rogers and Steinke (2021), arXiv 2004.07223; Canonne, Kamath and Steinke (2020), proposition 12.
     """
     t, e, log_1_delta = _read(steps, epsilon, delta)
-    rho = t * e * e / 8
-    return _from_renyi(lambda alpha: alpha * rho, log_1_delta) if t else 0.0
+    return _from_zcdp(t * e * e / 8, log_1_delta)
 
 
 def bounded_range_renyi_epsilon(steps: int, epsilon: Real, delta: Real) -> float:
@@ -147,8 +146,8 @@ def pure_epsilon(steps: int, epsilon: Real, delta: Real) -> float:
     ----------
     Bun and Steinke (2016): epsilon-DP is epsilon^2/2-zCDP, which is a step of range 2 epsilon.
     """
-    t, e, _ = _read(steps, epsilon, delta)
-    return min(t * e, zcdp_epsilon(steps, 2 * checks.exact_epsilon(epsilon), delta))
+    t, e, log_1_delta = _read(steps, epsilon, delta)
+    return min(t * e, _from_zcdp(t * e * e / 2, log_1_delta))
 
 
 def account_guarantee(
@@ -295,6 +294,10 @@ def _mean_excess(epsilon: float) -> float:
     if epsilon < 0.01:
         return epsilon / 2 + epsilon**2 / 12 - epsilon**4 / 720
     return epsilon / -math.expm1(-epsilon) - 1
+
+
+def _from_zcdp(rho: float, log_1_delta: float) -> float:
+    return _from_renyi(lambda alpha: alpha * rho, log_1_delta) if rho else 0.0
 
 
 def _from_renyi(curve: Callable[[float], float], log_1_delta: float) -> float:

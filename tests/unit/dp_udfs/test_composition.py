@@ -58,6 +58,7 @@ def test_an_account_of_pure_releases_stays_between_the_known_limits() -> None:
     assert found[0] <= 0.1
     assert found[1] <= 1.0
     assert 4.774 <= found[2] <= 5.757  # the exact optimum; the unoptimised conversion
+    assert composition.pure_epsilon(2, 100, 1e-6) == 200  # whatever epsilon may be at all
 
 
 def test_decimals_are_read_as_written() -> None:
