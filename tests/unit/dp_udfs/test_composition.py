@@ -170,6 +170,14 @@ def test_no_step_beats_the_worst_step(alpha: float, epsilon: float, share: float
     assert divergence <= worst * (1 + 1e-6) + 1e-12
 
 
+@pytest.mark.parametrize("alpha", [1.001, 2.5, 64, 1.1e3])
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-5, 1e-3])
+def test_the_divergence_of_a_small_step_keeps_its_digits(alpha: float, epsilon: float) -> None:
+    """It is alpha epsilon^2 / 8, less at most the share (alpha epsilon)^2 / 72 of it."""
+    share = composition.bounded_range_renyi(alpha, epsilon) / (alpha * epsilon**2 / 8)
+    assert 1 - (alpha * epsilon) ** 2 / 72 - 3e-6 <= share <= 1 + 3e-6
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 120), st.integers(0, 10), st.integers(1, 60))
 def test_periods_of_days_are_counted_as_by_hand(retention: int, lag: int, length: int) -> None:
