@@ -10,14 +10,14 @@ from pathlib import Path
 
 @contextmanager
 def in_line(path: Path, patience: float) -> Iterator[bool]:
-    """Hold a lock file, or go on without it after a while: whoever holds it may stand still.
+    """Hold a lock file, or go on without it where the line does not move: its head may stand still.
 
     Parameters
     ----------
     path : Path
         The lock file; made if it is missing, in a directory that exists.
     patience : float
-        Seconds to wait.
+        Seconds to wait for the line to move; however long it is, one that moves is waited in.
 
     Yields
     ------
@@ -31,7 +31,10 @@ def in_line(path: Path, patience: float) -> Iterator[bool]:
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        yield _lock_within(handle, patience)
+        held = _lock_within(handle, patience)
+        if held:
+            os.utime(handle)  # tells those behind that the line moves
+        yield held
     finally:
         os.close(handle)
 
@@ -43,6 +46,11 @@ def _lock_within(handle: int, seconds: float) -> bool:
         # blocked in the system, which wakes who waits; polling would favour the busiest
         waiter = threading.Thread(target=fcntl.flock, args=(handle, fcntl.LOCK_EX), daemon=True)
         waiter.start()
-        waiter.join(seconds)
-        return not waiter.is_alive()
+        last = None
+        while waiter.is_alive():
+            moved = os.fstat(handle).st_mtime_ns
+            if moved == last:
+                return False
+            last = moved
+            waiter.join(seconds)
     return True

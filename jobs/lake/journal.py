@@ -159,10 +159,10 @@ class Journal:
         self, decide: Callable[[Balances], Sequence[Entry]], *, begin_segments: bool
     ) -> int:
         """Append what `decide` says of the balances as they are; return how many entries."""
-        deadline = time.monotonic() + PATIENCE
         pause = 0.01
         self.prepare(create=False)
         with self._mutex, self._log.queue():
+            deadline = time.monotonic() + PATIENCE
             while True:
                 entries = decide(self._refresh())
                 begins = begin_segments and self._log.segment_is_full
