@@ -152,7 +152,7 @@ def release_counts(
         answer = releases.find_owned(lake.tables.releases, question, owned)
         if answer is not None:
             claims.require_same_numbers(ledger, question.account, answer)
-            return _outcome(ledger, question, analyst, answer, None, NOTHING)
+            return _outcome(ledger, question, analyst, answer, None, NOTHING, clock())
     if run_id is None:
         run_id = runs.next_name(ledger, question.fingerprint(analyst))
     begun = ledger.find(run_id)
@@ -172,7 +172,7 @@ def release_counts(
             answer = releases.write(lake.tables.releases, question, answer)
     with program.progress("publish and settle"):
         charged = claims.publish(ledger, claim, answer)
-    return _outcome(ledger, question, analyst, answer, claim.run_id, charged)
+    return _outcome(ledger, question, analyst, answer, claim.run_id, charged, clock())
 
 
 def compute(question: Question, secret: bytes, spark: "SparkSession | None" = None) -> Release:
@@ -221,8 +221,10 @@ def _outcome(
     answer: Release,
     run_id: str | None,
     charged: Loss,
+    now: datetime,
 ) -> Outcome:
-    budget = ledger.get_budget(analyst, question.account)
+    # the period of the run may be over by now, and the next one not opened yet
+    budget = accounts.get_budget(ledger, question.dataset, question.account, analyst, now)
     claim = ledger.find(run_id) if run_id else None
     passed = {"tracked": claim.note} if claim and claim.note else {}
     return Outcome(

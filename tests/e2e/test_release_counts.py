@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,8 @@ from jobs.lake import releases
 from jobs.lake.questions import Question
 from jobs.lake.session import temporary_settings
 from jobs.lake.tables import TableState
-from jobs.release_counts import Outcome, compute
-from tests import lakes
+from jobs.release_counts import Outcome, compute, release_counts
+from tests import drills, lakes, release_drill
 from tests.conftest import TEST_SECRET
 from tests.lakes import SmallLake, watched
 from tests.plain_release import plain_release
@@ -371,6 +371,31 @@ def test_two_runs_of_one_question_at_once_are_charged_once(
     assert charges[0].units > 0
     assert charges[1] == NOTHING
     assert sum(entry["units"] for entry in fresh.entries("settle")) == charges[0].units
+
+
+def test_a_run_that_outlives_its_period_shows_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = drills.drill_lake(tmp_path, TEST_SECRET, retention_days="60")
+    times = [datetime(2024, 3, 31, 23, 59, tzinfo=UTC)]
+
+    def take_two_minutes(*arguments: Any) -> releases.Release:
+        times.append(times[-1] + timedelta(minutes=2))
+        return release_drill.compute(*arguments)
+
+    monkeypatch.setattr("jobs.release_counts.compute", take_two_minutes)
+    outcome = release_counts(
+        small.lake,
+        small.dataset,
+        lakes.question(k=3, max_candidates=4),
+        "marketing",
+        clock=lambda: times[-1],
+    )
+    assert len(shown(outcome)) > 1
+    assert outcome.charged == Loss(6, 1)
+    (charge,) = small.entries("settle")
+    assert charge["period_start"] == date(2024, 3, 1)
+    assert (outcome.budget.units_left, outcome.budget.resets_at) == (3000, date(2024, 5, 1))
 
 
 def test_an_answer_can_be_read_again_and_again(fresh: SmallLake, spark: "SparkSession") -> None:
