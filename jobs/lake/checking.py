@@ -30,6 +30,9 @@ from jobs.lake.settings import DatasetSettings
 
 MANY_SEPARATOR = "|"  # between the values of one field, where a format has no arrays
 MALFORMED = "_malformed"  # the line of a text file that does not have the fields of its header
+LONGEST_TEXT = (
+    4096  # bytes; a few long texts of one person would break the questions that read them
+)
 LARGEST_EXACT_FLOAT = 2**53  # from here on neighbouring integers share one floating-point number
 
 _DAY = r"^\d{4}-\d{2}-\d{2}$"
@@ -108,6 +111,7 @@ def _with_reasons(rows: DataFrame, dataset: DatasetSettings, as_of: date) -> Dat
         *_reasons_of_dates(dataset, as_of),
         *_reasons_of_user_ids(dataset),
         *(_not_readable(name, wanted) for name, wanted in declared.items()),
+        *(_too_long(name, wanted) for name, wanted in declared.items() if "string" in wanted),
         *_reasons_of_domains(dataset),
     ]
     if MALFORMED in types:
@@ -146,6 +150,17 @@ def _not_readable(name: str, wanted: str) -> Column:
     """There was a value, but none of the declared type."""
     given, value = F.col(f"_input.`{name}`"), F.col(f"`{name}`")
     return _when(given.isNotNull() & value.isNull(), f"{name}: not {wanted}")
+
+
+def _too_long(name: str, wanted: str) -> Column:
+    """Whether a text, or one of several, takes more memory than a question can count on."""
+
+    def too_long(text: Column) -> Column:
+        return F.octet_length(text) > LONGEST_TEXT
+
+    value = F.col(f"`{name}`")
+    broken = F.exists(value, too_long) if wanted.startswith("array") else too_long(value)
+    return _when(broken, f"{name}: longer than {LONGEST_TEXT} bytes")
 
 
 def _reasons_of_domains(dataset: DatasetSettings) -> list[Column]:

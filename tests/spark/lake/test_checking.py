@@ -111,6 +111,7 @@ REASONS: dict[str, Row] = {
     "event_date: older than the retention": {"event_date": date(2023, 12, 31)},
     "genre: outside the declared domain": {"genre": ["Drama", "Rock"]},
     "stars: outside the declared domain": {"stars": 4},
+    "film: longer than 4096 bytes": {"film": 2049 * "é"},
     "user_id: missing; stars: outside the declared domain": {"stars": 5, "user_id": None},
 }
 
@@ -137,6 +138,7 @@ def test_what_breaks_no_rule_is_kept_as_it_is(
         row(genre=[]),
         row(event_date=date(2024, 1, 1)),  # the first day of the retention
         row(event_date=AS_OF),
+        row(film=2048 * "é"),
     ]
     accepted, rejected = check(frame(spark, tmp_path, rows), films)
     assert sorted(accepted, key=str) == sorted(rows, key=str)
