@@ -1,5 +1,6 @@
 """`conf/releases/<name>.toml`: a question as somebody writes it."""
 
+import itertools
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -10,6 +11,8 @@ from pydantic import Field, StrictBool, StrictInt, field_validator, model_valida
 from jobs.lake.toml_files import Days, Int64, Name, PositiveInt, Table, Text, Value, read
 
 LARGEST_TAU = 1_000_000
+MOST_CONDITIONS = 100  # Spark's plan is as deep as there are conditions: 1,000 overflow its stack
+MOST_TEXT = 100_000  # characters of all values: the ledger keeps each question, refused ones too
 
 MechanismName = Literal[
     "known_laplace",
@@ -78,6 +81,16 @@ class Filters(Table):
         if not isinstance(value, list | tuple):
             return value
         return tuple(tuple(group) if isinstance(group, list) else group for group in value)
+
+    @model_validator(mode="after")
+    def _short(self) -> "Filters":
+        conditions = list(itertools.chain(self.all, *self.any))
+        if len(conditions) > MOST_CONDITIONS:
+            raise ValueError(f"more than {MOST_CONDITIONS} conditions")
+        values = (str(value) for each in conditions for value in each.any_of or ())
+        if sum(map(len, values)) > MOST_TEXT:
+            raise ValueError(f"lists values of more than {MOST_TEXT} characters together")
+        return self
 
 
 class QuestionSettings(Table):

@@ -121,7 +121,7 @@ def read(path: str | Path, model: type[Model], overrides: Mapping[str, Any] | No
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
     except (FileNotFoundError, IsADirectoryError):
         raise SettingsError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no text, no TOML, too long, too deep
         raise SettingsError(f"{path}: cannot be read as TOML: {error}") from None
     return build(str(path), model, content | dict(overrides or {}))
 

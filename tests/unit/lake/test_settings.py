@@ -101,6 +101,11 @@ def test_a_bad_dataset_file_names_its_key(changes: dict[str, Any], words: str) -
         ({"filters": {"all": [{"column": "rating", "in": [1.5]}]}}, "filters.all.0.in"),
         ({"filters": {"sql": "1=1"}}, "filters.sql: unknown key"),
         ({"filters": {"all": [{"column": "rating", "at_least": 5, "at_most": 1}]}}, "is above"),
+        ({"filters": {"all": [{"column": "rating", "at_least": 1}] * 101}}, "more than 100 cond"),
+        ({"filters": {"any": [[{"column": "rating", "at_least": 1}]] * 101}}, "more than 100 cond"),
+        ({"filters": {"any": [[{"column": "rating", "at_least": 1}] * 101]}}, "more than 100 cond"),
+        ({"filters": {"all": [{"column": "rating", "in": list(range(30_000))}]}}, "characters"),
+        ({"filters": {"any": [[{"column": "film", "in": ["a" * 100_001]}]]}}, "characters"),
         ({"cohorts": ["gender", "gender"]}, "names a column twice"),
         ({"mechanism": "laplace"}, "mechanism: "),
     ],
@@ -111,11 +116,12 @@ def test_a_bad_question_names_its_key(changes: dict[str, Any], words: str) -> No
     assert words in refusal(QuestionSettings, content | changes)
 
 
-def test_a_missing_file_and_broken_toml_are_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["k = = 3", f"k = {'9' * 5000}", f"k = {'[' * 5000}"])
+def test_a_missing_file_and_broken_toml_are_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(SettingsError, match="no such file"):
         question_settings.load_question(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
-    broken.write_text("k = = 3")
+    broken.write_text(text)
     with pytest.raises(SettingsError, match="cannot be read as TOML"):
         question_settings.load_question(broken)
 
