@@ -16,6 +16,13 @@ class SettingsError(PrivacyError):
     """A settings file or option that cannot be used; the message names file, table and key."""
 
 
+class StorageError(SettingsError):
+    """A table that cannot be read or written: a full disk, a torn commit, or a wrong place.
+
+    It can come in the middle of a run; what was allocated before stays allocated.
+    """
+
+
 class UnboundedContributionError(PrivacyError):
     """A question whose guarantee needs a contribution bound that is missing or not sound."""
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from dp_udfs.errors import LedgerConflictError, SettingsError
+from dp_udfs.errors import LedgerConflictError, SettingsError, StorageError
 from jobs.lake import ledger_table, torn
 from jobs.lake.commits import bring_up_to_date, lacking_columns
 from jobs.lake.durability import fsync, make_durable
@@ -338,7 +338,7 @@ def _missing(location: str) -> SettingsError:
     )
 
 
-def _unusable(location: str, error: Exception) -> SettingsError:
+def _unusable(location: str, error: Exception) -> StorageError:
     return torn.unusable(location, error, "ledger")
 
 

@@ -20,6 +20,7 @@ from dp_udfs.errors import (
     InvalidParameterError,
     PrivacyError,
     SettingsError,
+    StorageError,
     UnboundedContributionError,
 )
 from jobs.lake.session import errors_without_values, shows_values
@@ -80,6 +81,7 @@ def run(
     arguments : list of str, optional
         In place of the command line.
     """
+    _open_closed_streams()
     parsed = options.parse_args(arguments)
     mixed = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit sends stderr to stdout too
     quiet = mixed and getattr(parsed, "format", "text") == "json"
@@ -104,6 +106,8 @@ def exit_code(error: Exception) -> int:
     """Return the exit code that tells a scheduler what kind of failure this is."""
     if isinstance(error, BudgetExhaustedError):
         return REFUSED
+    if isinstance(error, StorageError):  # perhaps in the middle, when budget was taken
+        return FAILED
     if isinstance(
         error, SettingsError | InvalidParameterError | UnboundedContributionError | ClaimError
     ):
@@ -126,14 +130,35 @@ def describe(error: Exception) -> str:
 
 def complain(message: str, code: int) -> int:
     """Write an error's one line to stderr; return its exit code."""
-    sys.stderr.write(f"error: {message}\n")
+    _say(f"error: {message}\n")
     return code
 
 
 def warn(message: str | None) -> None:
     """Write a warning's one line to stderr, if there is one; the work goes on."""
     if message:
-        sys.stderr.write(f"warning: {message}\n")
+        _say(f"warning: {message}\n")
+
+
+def _say(text: str) -> None:
+    """Write to stderr; where nobody can read it, what the program does has to hold all the same."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that the caller has closed: the next file would take their place.
+
+    What Java or a library says on them would be written into that file, the ledger perhaps.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: its own
+            os.set_inheritable(handle, True)
+            setattr(sys, name, os.fdopen(handle, mode))
 
 
 def configure_logging(*, verbose: bool = False, quiet: bool = False) -> None:
@@ -154,8 +179,7 @@ def progress(stage: str) -> Iterator[None]:
     """Say on a terminal what is going on, log how long it took, let no error show values."""
     start = time.monotonic()
     if sys.stderr.isatty():
-        sys.stderr.write(f"{stage} ...\r")
-        sys.stderr.flush()
+        _say(f"{stage} ...\r")
     with errors_without_values(stage):
         yield
     logger.info("%s: %.1f s", stage, time.monotonic() - start)

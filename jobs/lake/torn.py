@@ -6,6 +6,7 @@ its data file, so these are looked at before anything is given up.
 """
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +15,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_udfs.errors import SettingsError
+from dp_udfs.errors import StorageError
 from jobs.lake.durability import fsync
 
 _LOG_FILE = 20 * "[0-9]" + ".json"
+_CAUSE = re.compile(r"\n\s*\S*↳\S*\s*")  # how delta-rs begins the cause of an error, in colour
 ASIDE = "_torn"  # folder inside the table that keeps what was taken off; Delta looks past it
 
 
@@ -59,13 +61,13 @@ def find(location: str) -> Torn | None:
     return None
 
 
-def unusable(location: str | Path, error: Exception, what: str = "table") -> SettingsError:
+def unusable(location: str | Path, error: Exception, what: str = "table") -> StorageError:
     """Say why a table cannot be read or written, and what to do where its last commit is torn."""
     broken = find(str(location))
     if broken is None:
-        why = str(error).partition("\n")[0]
-        return SettingsError(f"the {what} at {location} cannot be used: {why}")
-    return SettingsError(
+        why = _CAUSE.sub(": ", str(error)).partition("\n")[0]
+        return StorageError(f"the {what} at {location} cannot be used: {why}")
+    return StorageError(
         f"the last commit of the {what} at {location} is torn, as a power cut leaves it: "
         f"{broken.why}; python -m jobs.restore_ledger --torn takes it off"
     )

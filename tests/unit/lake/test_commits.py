@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from dp_udfs.errors import LedgerConflictError, SettingsError
+from dp_udfs.errors import LedgerConflictError, SettingsError, StorageError
 from jobs.lake import commits
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -41,6 +41,22 @@ def test_a_store_that_can_only_be_read_is_named(
     monkeypatch.setattr("pathlib.Path.mkdir", read_only)
     with pytest.raises(SettingsError, match=r"/u cannot be used: .*Read-only file system$"):
         commits.open_or_create(tmp_path / "u", SCHEMA)
+
+
+def test_a_full_disk_is_named_as_delta_says_it_in_colour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = commits.open_or_create(tmp_path / "t", SCHEMA)
+    said = (
+        "File system error\n    \x1b[31m↳\x1b[0m Cannot copy\n     \x1b[31m↳\x1b[0m No space left\n"
+    )
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(said)
+
+    monkeypatch.setattr(commits, "write_deltalake", full)
+    with pytest.raises(StorageError, match=r"File system error: Cannot copy: No space left$"):
+        commits.try_append(table, pa.table({"a": [1]}))
 
 
 def test_a_table_that_was_weakened_is_not_written(tmp_path: Path) -> None:

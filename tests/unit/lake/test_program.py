@@ -17,6 +17,7 @@ from dp_udfs.errors import (
     InvalidParameterError,
     LedgerConflictError,
     SettingsError,
+    StorageError,
     UnboundedContributionError,
 )
 from jobs import ingest_engagements, update_budget
@@ -50,6 +51,7 @@ def logging_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     ("error", "code"),
     [
         (SettingsError("x"), 2),
+        (StorageError("x"), 1),
         (InvalidParameterError("x"), 2),
         (UnboundedContributionError("x"), 2),
         (ClaimError("x"), 2),
@@ -148,6 +150,38 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert writer.stderr is not None
     assert writer.stderr.read() == b""
     writer.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+def test_a_stderr_that_nobody_reads_changes_no_exit_code() -> None:
+    script = (
+        "from dp_udfs.errors import BudgetExhaustedError\n"
+        "from jobs.lake import program\n"
+        "def main(_):\n"
+        "    program.warn('little is left')\n"
+        "    raise BudgetExhaustedError('nothing is left')\n"
+        "program.run(main, program.parser('P'))\n"
+    )
+    with open("/dev/full", "w") as full:  # noqa: PTH123 (a device)
+        ended = subprocess.run([sys.executable, "-c", script], stderr=full, check=False)
+    assert ended.returncode == 3
+
+
+def test_streams_that_were_closed_are_not_given_to_the_next_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+
+    def main(_: argparse.Namespace) -> None:
+        with program.progress("count"):
+            program.warn("little is left")
+        sys.stdout.write(sys.stdin.read())
+
+    assert run(main) == 0
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        assert Path(f"/dev/fd/{stream.fileno()}").resolve() == Path("/dev/null")
+        stream.close()
 
 
 def test_help_shows_commands_as_they_are_typed() -> None:
