@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from jobs.lake import batches, program, purging, reports, retention, snapshots
+from jobs.lake import batches, erasure, program, purging, reports, retention, runtime, snapshots
 from jobs.lake.ledger import utc_now
 from jobs.lake.periods import day_in
 from jobs.lake.session import get_session
@@ -108,6 +108,7 @@ def purge_expired(
             )
         with program.progress("remove files"):
             waiting = purging.remove_files(spark, dataset, purge.kept)
+            erasure.remove_scratch(runtime.SCRATCH, retention.longest_wait(dataset.table))
     newest = snapshots.by_dataset(lake).get(dataset.name, [])[-1:]
     for snapshot in newest:
         if not purging.is_readable(snapshot):

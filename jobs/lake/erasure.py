@@ -4,7 +4,11 @@ delta-rs alone: no row is read. A log keeps what was once written into it for a 
 checkpoints, for as long as a file lives, so nothing about a person may ever get there.
 """
 
+import shutil
+import time
 from collections.abc import Collection
+from datetime import timedelta
+from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -92,6 +96,30 @@ def remove_files(path: str, keep: Collection[int]) -> bool:
     found = {file.path for file in stored.get_file_info(FileSelector("", recursive=True))}
     left = found - _files(table)
     return any(left & _files(DeltaTable(path, version=each)) for each in keep)
+
+
+def remove_scratch(folder: Path, age: timedelta) -> None:
+    """Remove the rows that Sparks which were killed have left on this machine's disk.
+
+    Parameters
+    ----------
+    folder : Path
+        Where Spark keeps its shuffle files.
+    age : timedelta
+        For how long nothing was written to what is removed: a Spark that is alive writes.
+    """
+    last = time.time() - age.total_seconds()
+    for left in [*folder.glob("blockmgr-*"), *folder.glob("spark-*")]:
+        if all(_changed(path) < last for path in (left, *left.rglob("*"))):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _changed(path: Path) -> float:
+    """When a file or folder was changed; long ago if it is gone by now."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _refusal(path: str, problem: str) -> SettingsError:

@@ -1,6 +1,7 @@
 """Tables that would keep something of a deleted row are refused; files go in time."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,3 +93,15 @@ def test_files_of_no_commit_go_when_they_are_old(tmp_path: Path) -> None:
     erasure.remove_files(place, set())
     assert young.exists(), "its writer may be about to commit it"
     assert not old.exists()
+
+
+def test_scratch_of_a_spark_that_was_killed_goes_and_that_of_others_stays(tmp_path: Path) -> None:
+    for name in ("blockmgr-dead", "spark-dead", "blockmgr-alive", "notes"):
+        (tmp_path / name / "00").mkdir(parents=True)
+        (tmp_path / name / "00" / "shuffle_0_0_0.data").write_text("u1")
+        for path in (*(tmp_path / name).rglob("*"), tmp_path / name):
+            os.utime(path, LONG_AGO)
+    (tmp_path / "blockmgr-alive" / "00" / "shuffle_1_0_0.data").write_text("u2")
+    erasure.remove_scratch(tmp_path, timedelta(days=1))
+    assert {path.name for path in tmp_path.iterdir()} == {"blockmgr-alive", "notes"}
+    erasure.remove_scratch(tmp_path / "missing", timedelta(days=1))
