@@ -160,13 +160,14 @@ def release_counts(
         runs.require_readable(question, day_in(dataset.table.time_zone, clock()))
     answer = releases.find(lake.tables.releases, question.label)
     if answer is None:
-        question.require_computable(lake.read_secret())
+        secret = lake.read_secret()  # once: it may be replaced while the ledger is waited for
+        question.require_computable(secret)
     price, blocks = runs.demand(ledger, question, budget, run_id, begun)
     with program.progress(f"allocate {price}"):
         claim = runs.allocate(ledger, question, budget, run_id, price, blocks)
     if answer is None:
         runs.verify_or_expire(ledger, claim, question.snapshot)
-        answer = compute(question, lake.read_secret(), spark)
+        answer = compute(question, secret, spark)
         claims.require_same_numbers(ledger, question.account, answer)
         with program.progress("store the answer"):
             answer = releases.write(lake.tables.releases, question, answer)

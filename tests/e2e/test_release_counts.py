@@ -13,7 +13,7 @@ import pytest
 
 from dp_udfs import pandas_udfs
 from dp_udfs.budget import NOTHING, Loss
-from jobs.lake import releases
+from jobs.lake import releases, runs
 from jobs.lake.questions import Question
 from jobs.lake.session import temporary_settings
 from jobs.lake.tables import TableState
@@ -396,6 +396,26 @@ def test_a_run_that_outlives_its_period_shows_its_answer(
     (charge,) = small.entries("settle")
     assert charge["period_start"] == date(2024, 3, 1)
     assert (outcome.budget.units_left, outcome.budget.resets_at) == (3000, date(2024, 5, 1))
+
+
+def test_a_secret_replaced_in_the_middle_of_a_run_keys_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = drills.drill_lake(tmp_path, TEST_SECRET)
+    allocate, secrets = runs.allocate, []
+
+    def replace_secret(*arguments: Any) -> Any:
+        (small.root / "conf" / "secret").write_text(bytes(range(100, 132)).hex())
+        return allocate(*arguments)
+
+    def compute_with(question: Question, secret: bytes, *_: Any) -> releases.Release:
+        secrets.append(secret)
+        return release_drill.compute(question, secret)
+
+    monkeypatch.setattr(runs, "allocate", replace_secret)
+    monkeypatch.setattr("jobs.release_counts.compute", compute_with)
+    small.release(None, k=3, max_candidates=4)
+    assert secrets == [TEST_SECRET]
 
 
 def test_an_answer_can_be_read_again_and_again(fresh: SmallLake, spark: "SparkSession") -> None:
