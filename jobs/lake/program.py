@@ -6,7 +6,9 @@ Exit codes: 0 done, 2 bad arguments or settings, 3 refused for budget, 1 anythin
 import argparse
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -87,7 +89,7 @@ def run(
     quiet = mixed and getattr(parsed, "format", "text") == "json"
     configure_logging(verbose=getattr(parsed, "verbose", False), quiet=quiet)
     try:
-        with errors_without_values("the program"):
+        with _interruptible(), errors_without_values("the program"):
             code = main(parsed) or DONE
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -138,6 +140,29 @@ def warn(message: str | None) -> None:
     """Write a warning's one line to stderr, if there is one; the work goes on."""
     if message:
         _say(f"warning: {message}\n")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End at once on Ctrl-C, whatever Java is doing: programs can be killed at any point.
+
+    Where interrupts are ignored (`nohup`) or somebody else handles them, that stays.
+    """
+
+    def end(*_: object) -> None:
+        os.write(2, b"error: interrupted\n")
+        os._exit(INTERRUPTED)
+
+    before = signal.getsignal(signal.SIGINT)
+    ours = before is signal.default_int_handler
+    ours = ours and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
 
 
 def _say(text: str) -> None:

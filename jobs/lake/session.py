@@ -6,6 +6,7 @@ it is never stopped and never changed for good.
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -67,7 +68,8 @@ def get_session(app_name: str, settings: Mapping[str, str] | None = None) -> "Sp
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with _own_interrupts():
+            return builder.getOrCreate()
     except Exception as error:
         if not is_engine_error(error):
             raise
@@ -75,6 +77,21 @@ def get_session(app_name: str, settings: Mapping[str, str] | None = None) -> "Sp
             f"Spark could not be started ({type(error).__name__}); "
             "`python -m jobs.doctor` says what is missing"
         ) from None
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Put back who handles Ctrl-C, if somebody does: PySpark talks to a busy Java there and fails.
+
+    In a notebook nobody does, so there it cancels Spark's jobs.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        is_kept = before in (None, signal.default_int_handler)
+        if not is_kept and signal.getsignal(signal.SIGINT) is not before:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -97,11 +114,16 @@ def temporary_settings(spark: "SparkSession", settings: Mapping[str, str | int])
     try:
         yield
     finally:
-        for key in changed:
-            if key in before:
-                spark.conf.set(key, before[key])
-            else:
-                spark.conf.unset(key)
+        try:
+            for key in changed:
+                if key in before:
+                    spark.conf.set(key, before[key])
+                else:
+                    spark.conf.unset(key)
+        except Exception as error:
+            if not (is_engine_error(error) or isinstance(error, OSError)):
+                raise
+            logger.warning("Spark is gone: its settings could not be put back")
 
 
 @contextmanager

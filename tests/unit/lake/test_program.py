@@ -184,6 +184,23 @@ def test_streams_that_were_closed_are_not_given_to_the_next_file(
         stream.close()
 
 
+def test_ctrl_c_ends_a_program_at_once_with_one_line() -> None:
+    script = (
+        "import os, signal, time\n"
+        "from jobs.lake import program\n"
+        "def main(_):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    finally:\n"
+        "        time.sleep(60)\n"  # as one who waits for Java
+        "program.run(main, program.parser('P'))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=False, timeout=50
+    )
+    assert (ended.returncode, ended.stderr) == (130, b"error: interrupted\n")
+
+
 def test_help_shows_commands_as_they_are_typed() -> None:
     for module in (ingest_engagements, update_budget):
         shown = program.parser(module.__doc__).format_help()

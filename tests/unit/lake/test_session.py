@@ -1,9 +1,11 @@
 """What the session decides without a Spark to ask."""
 
 import logging
+import signal
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -91,3 +93,34 @@ def test_the_logs_of_failed_queries_are_off_while_a_stage_runs(
 def test_other_errors_stay_as_they_are() -> None:
     with pytest.raises(ZeroDivisionError), errors_without_values("counting"):
         raise ZeroDivisionError
+
+
+def test_who_handles_interrupts_stays_where_spark_starts() -> None:
+    def ours(*_: object) -> None: ...
+
+    def theirs(*_: object) -> None: ...
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for first, then in ((ours, ours), (signal.default_int_handler, theirs)):
+            signal.signal(signal.SIGINT, first)
+            with session._own_interrupts():
+                signal.signal(signal.SIGINT, theirs)
+            assert signal.getsignal(signal.SIGINT) is then
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_spark_that_died_does_not_hide_why(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionRefusedError
+
+    conf = SimpleNamespace(getAll={}, set=lambda *_: None, unset=refuse)
+    gone: Any = SimpleNamespace(conf=conf)
+    with (
+        pytest.raises(EngineError, match="counting failed in pyarrow"),
+        errors_without_values("counting"),
+        session.temporary_settings(gone, {"spark.x": "1"}),
+    ):
+        raise pa.ArrowInvalid("a secret title")
+    assert "Spark is gone" in caplog.text
