@@ -9,7 +9,9 @@ kept elsewhere shows that the end of a ledger was cut off: receipts and reports 
 """
 
 import argparse
+import re
 
+from dp_udfs.errors import SettingsError
 from jobs.lake import evidence, program, releases, reports
 from jobs.lake.entry_log import EntryLog
 from jobs.lake.settings import load_lake
@@ -17,6 +19,9 @@ from jobs.lake.settings import load_lake
 
 def main(arguments: argparse.Namespace) -> int:
     """Check the ledger and print what is wrong, and what it holds."""
+    for head in arguments.head:
+        if not re.fullmatch("[0-9a-f]{64}", head):  # else a slip would pass for a rewritten ledger
+            raise SettingsError(f"--head {head}: is not whole; a head has 64 of 0-9 and a-f")
     lake = load_lake(arguments.conf)
     location = arguments.ledger or lake.tables.ledger
     with program.progress("verify the ledger"):

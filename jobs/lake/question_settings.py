@@ -32,9 +32,10 @@ class Window(Table):
 
     @model_validator(mode="after")
     def _one_form(self) -> "Window":
-        if (self.days is None) == (self.start is None and self.end is None):
+        dated = self.days is None
+        if (self.start is not None, self.end is not None) != (dated, dated):
             raise ValueError("give either 'days', or 'from' and 'to'")
-        if self.days is None and (self.start is None or self.end is None or self.start >= self.end):
+        if self.start is not None and self.end is not None and self.start >= self.end:
             raise ValueError("'from' must be before 'to' ('to' is exclusive)")
         return self
 

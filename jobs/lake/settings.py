@@ -17,13 +17,14 @@ from jobs.lake.block_settings import BlockSettings
 from jobs.lake.toml_files import (
     Days,
     Delta,
+    Domain,
     Epsilon,
     Name,
+    Period,
     PositiveInt,
     Share,
     Table,
     Text,
-    Value,
     Zone,
     read,
     valid_name,
@@ -202,14 +203,14 @@ class Column(Table):
     type: Literal["string", "bigint"]
     use: tuple[Literal["element", "cohort", "filter"], ...]
     many: StrictBool = False
-    domain: Literal["unknown"] | tuple[Value, ...]
+    domain: Domain
     l0: PositiveInt | None = None
     max_per_user: PositiveInt | None = None
     keep_nulls: StrictBool = False
 
-    @field_validator("use", "domain", mode="before")
+    @field_validator("use", mode="before")
     @classmethod
-    def _tuples(cls, value: object) -> object:
+    def _tuple(cls, value: object) -> object:
         return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
@@ -250,7 +251,7 @@ class Budget(Table):
     delta_prime: Delta
     units: PositiveInt
     calls: PositiveInt
-    period: Literal["month"] | Days
+    period: Period
     gaussian: StrictBool
     warn_at: Share = 0.8
 

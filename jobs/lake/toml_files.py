@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -28,6 +28,8 @@ from dp_udfs import checks
 from dp_udfs.budget import LARGEST
 from dp_udfs.errors import SettingsError
 from jobs.lake.budgets import grid
+
+LONGEST = 36_525  # days: a century, so that dates stay dates
 
 
 def valid_name(name: str) -> str:
@@ -66,12 +68,26 @@ def _value(value: object) -> object:
     raise ValueError("must be a text or a whole number of 64 bits")
 
 
+def _domain(value: object) -> object:
+    if value == "unknown":
+        return value
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be 'unknown' or a public list that is written out here")
+    return tuple(_value(each) for each in value)
+
+
 def _share(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise ValueError("must be a number")
     if not 0 < value <= 1:
         raise ValueError("must be above 0 and at most 1")
     return float(value)
+
+
+def _period(value: object) -> object:
+    if value == "month" or (type(value) is int and 1 <= value <= LONGEST):
+        return value
+    raise ValueError(f"must be 'month' or a number of days from 1 to {LONGEST}")
 
 
 def _zone(name: str) -> str:
@@ -87,6 +103,7 @@ def _tuple(value: object) -> object:
 
 
 Value = Annotated[str | int, PlainValidator(_value)]
+Domain = Annotated[Literal["unknown"] | tuple[Value, ...], BeforeValidator(_domain)]
 Name = Annotated[StrictStr, AfterValidator(valid_name)]
 DecimalText = Annotated[str, BeforeValidator(_decimal_text)]
 Epsilon = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_epsilon)]
@@ -94,7 +111,8 @@ Delta = Annotated[str, BeforeValidator(_decimal_text), AfterValidator(_delta)]
 Share = Annotated[float, BeforeValidator(_share)]
 Zone = Annotated[StrictStr, AfterValidator(_zone)]
 PositiveInt = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
-Days = Annotated[StrictInt, Field(ge=1, le=36_525)]  # a century, so that dates stay dates
+Days = Annotated[StrictInt, Field(ge=1, le=LONGEST)]
+Period = Annotated[Literal["month"] | Days, BeforeValidator(_period)]
 Int64 = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 Text = Annotated[StrictStr, Field(min_length=1)]
 Alphas = Annotated[tuple[Text, ...], BeforeValidator(_tuple), AfterValidator(grid)]
@@ -139,17 +157,24 @@ def _first_line(error: ValidationError) -> str:
     found = error.errors(include_url=False)
     # a key that is misspelled is the reason for one that is missing
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
-    key = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "file"
+    key = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part))
     if first["type"] == "extra_forbidden":
         return f"{key}: unknown key"
     if first["type"] == "missing":
         return f"{key}: missing"
-    message = first["msg"].removeprefix("Value error, ")
-    return (
-        f"{key}: {message} (got {first['input']!r})"
-        if _is_plain(first["input"])
-        else f"{key}: {message}"
-    )
+    message = _in_words_of_toml(first["msg"])
+    if key:
+        message = f"{key}: {message}"
+    given = first["input"]
+    if not _is_plain(given):
+        return message
+    return f"{message} (got {given if isinstance(given, Decimal | date) else repr(given)})"
+
+
+def _in_words_of_toml(message: str) -> str:
+    """Name what a file holds rather than what Python makes of it."""
+    message = message.removeprefix("Value error, ").replace("valid tuple", "valid list")
+    return re.sub(r"valid dictionary or instance of \w+", "valid table", message)
 
 
 def _is_type_tag(part: object) -> bool:

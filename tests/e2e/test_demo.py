@@ -10,6 +10,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from jobs.lake import movielens, settings, snapshots, tables
+from jobs.lake.settings import DatasetSettings, LakeSettings
 
 PROJECT = Path(__file__).parents[2]
 
@@ -31,7 +32,9 @@ def run(folder: Path, *command: str) -> str:
 def test_the_demo_runs_from_nothing_and_again_for_free(tmp_path: Path) -> None:
     shutil.copytree(PROJECT / "conf", tmp_path / "conf")
     run(tmp_path, "-m", "jobs.make_demo_lake")
-    check_rows(tmp_path)
+    lake = settings.load_lake(tmp_path / "conf" / "local.toml")
+    for name in ("movielens", "movielens-strict"):
+        check_rows(lake, settings.load_dataset(name, lake))
     shown = run(tmp_path, str(PROJECT / "notebooks" / "demo.py"))
     assert "Star Wars (1977)" in shown
     assert "refused: research on movielens" in shown
@@ -41,10 +44,8 @@ def test_the_demo_runs_from_nothing_and_again_for_free(tmp_path: Path) -> None:
     assert "\ncharged " not in again
 
 
-def check_rows(folder: Path) -> None:
-    """The lake holds what the documentation and the dataset file say."""
-    lake = settings.load_lake(folder / "conf" / "local.toml")
-    dataset = settings.load_dataset("movielens", lake)
+def check_rows(lake: LakeSettings, dataset: DatasetSettings) -> None:
+    """The table holds what the documentation and the dataset file say."""
     snapshot = snapshots.latest(lake, dataset)
     assert (snapshot.snapshot_id, snapshot.as_of) == (1, movielens.AS_OF)
     tables.verify(snapshot)

@@ -44,6 +44,9 @@ def test_every_receipt_names_a_head_that_the_verifier_finds(
     unknown = verify("--head", "f" * 64)
     assert unknown.code == 1
     assert f"head {'f' * 64} is in no chain" in unknown.out
+    cut = verify("--head", shown[0][:16])
+    assert cut.code == 2, "half a head says nothing about the ledger"
+    assert f"--head {shown[0][:16]}: is not whole" in cut.err
 
     answers = DeltaTable(small.lake.tables.releases)
     answers.alter.set_table_properties({"delta.appendOnly": "false"})

@@ -1,6 +1,7 @@
 """Bad settings get one line that names file and key."""
 
 import tomllib
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ def test_every_release_file_of_the_project_reads(path: Path) -> None:
     assert "element" in dataset.columns[question.element].use
 
 
+def test_both_files_over_the_film_ratings_declare_the_same_columns() -> None:
+    lake = settings.load_lake(CONF / "local.toml")
+    weak, strict = (settings.load_dataset(n, lake) for n in ("movielens", "movielens-strict"))
+    assert weak.columns == strict.columns
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -75,6 +82,12 @@ def test_every_release_file_of_the_project_reads(path: Path) -> None:
         ({"columns__gender__domain": ["F", 1]}, "values of type string"),
         ({"columns__gender__domain": ["F | M", "M"]}, "a cohort may"),
         ({"columns__gender__domain": "unknown"}, "public domain"),
+        ({"columns__gender__domain": "lake/people"}, "gender.domain: must be 'unknown' or a"),
+        ({"columns__gender__domain": {"table": "people"}}, "gender.domain: must be 'unknown' or a"),
+        ({"columns__rating__domain": [1.5]}, "rating.domain: must be a text or a whole number"),
+        ({"columns__area__use": "element"}, "area.use: Input should be a valid list"),
+        ({"budget__period": 0}, "budget.period: must be 'month' or a number of days from 1 to 36"),
+        ({"budget__period": "week"}, "budget.period: must be 'month' or a number of days"),
         ({"table__privacy_unit": "event"}, "need privacy_unit = 'user'"),
         ({"table__privacy_unit": "user_day"}, "need privacy_unit = 'user'"),
         ({"name": "../etc"}, "name: must be"),
@@ -91,15 +104,19 @@ def test_a_bad_dataset_file_names_its_key(changes: dict[str, Any], words: str) -
         ({"k": "10"}, "k: "),
         ({"kk": 1}, "kk: unknown key"),
         ({"measure": "sum"}, "measure: "),
-        ({"tau": 3}, "leave 'tau' out"),
+        ({"tau": 3}, "a.toml: measure 'users' counts each user once, so leave 'tau' out"),
         ({"measure": "rows"}, "needs 'tau'"),
         ({"window": {}}, "window: give either"),
         ({"window": {"days": 3, "from": "2020-01-01"}}, "window: give either"),
+        ({"window": {"from": "2020-01-01"}}, "window: give either"),
         ({"window": {"from": "2020-01-02", "to": "2020-01-02"}}, "'from' must be before"),
         ({"filters": {"all": [{"column": "rating"}]}}, "give either 'in'"),
         ({"filters": {"all": [{"column": "rating", "in": []}]}}, "'in' is empty"),
         ({"filters": {"all": [{"column": "rating", "in": [1.5]}]}}, "filters.all.0.in"),
         ({"filters": {"sql": "1=1"}}, "filters.sql: unknown key"),
+        ({"filters": "rating > 3"}, "filters: Input should be a valid table"),
+        ({"filters": {"any": [{"column": "rating"}]}}, "filters.any.0: Input should be a valid l"),
+        ({"k": Decimal("10.0")}, "(got 10.0)"),
         ({"filters": {"all": [{"column": "rating", "at_least": 5, "at_most": 1}]}}, "is above"),
         ({"filters": {"all": [{"column": "rating", "at_least": 1}] * 101}}, "more than 100 cond"),
         ({"filters": {"any": [[{"column": "rating", "at_least": 1}]] * 101}}, "more than 100 cond"),
