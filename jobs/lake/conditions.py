@@ -16,6 +16,8 @@ from jobs.lake.toml_files import Value
 Test = tuple[str, tuple[Value, ...]] | tuple[str, int | None, int | None]
 Clauses = tuple[tuple[Test, ...], ...]
 
+MOST_SHOWN = 10  # values of one condition
+
 
 def normal_form(filters: Filters, dataset: DatasetSettings) -> Clauses:
     """Sort filters into clauses, with all conditions on one column merged into one."""
@@ -35,6 +37,26 @@ def normal_form(filters: Filters, dataset: DatasetSettings) -> Clauses:
             clauses.add(tests)
     clauses |= {(test,) for test in merged.values()}
     return tuple(sorted(clauses, key=repr))
+
+
+def in_words(clauses: Clauses) -> str:
+    """Say for people what a row has to be; empty for every row."""
+    return " and ".join(
+        f"({' or '.join(map(_test_in_words, clause))})" if clause[1:] else _test_in_words(clause[0])
+        for clause in clauses
+    )
+
+
+def _test_in_words(test: Test) -> str:
+    if len(test) == 3:
+        name, low, high = test
+        bounds = [(">=", low), ("<=", high)]
+        return " and ".join(f"{name} {sign} {bound}" for sign, bound in bounds if bound is not None)
+    name, values = test
+    if len(values) == 1:
+        return f"{name} = {values[0]}"
+    more = ["..."] if len(values) > MOST_SHOWN else []
+    return f"{name} in [{', '.join([*map(str, values[:MOST_SHOWN]), *more])}]"
 
 
 def _test(condition: Condition, dataset: DatasetSettings) -> Test:

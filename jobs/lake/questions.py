@@ -20,7 +20,7 @@ from dp_udfs.budget import Loss
 from dp_udfs.errors import ClaimError, SettingsError, UnboundedContributionError
 from dp_udfs.pandas_udfs import Mechanism
 from jobs.lake import schemas, snapshots
-from jobs.lake.conditions import Clauses, normal_form
+from jobs.lake.conditions import Clauses, in_words, normal_form
 from jobs.lake.question_settings import QuestionSettings, Window
 from jobs.lake.settings import ALL, COHORT_SEPARATOR, Column, DatasetSettings, LakeSettings
 from jobs.lake.tables import Snapshot
@@ -205,7 +205,9 @@ class Question:
         what = "users" if self.measure == "users" else f"rows (at most {self.mechanism.tau} a user)"
         where = "" if not self.cohort_columns else f" by {' x '.join(self.cohort_columns)}"
         top = f"top {self.show} " if self.show else ""
-        return f"{top}{self.element} by {what}{where}, {self.start} to {self.end} (exclusive)"
+        window = f"{self.start} to {self.end} (exclusive)"
+        rows = f", where {in_words(self.filters)}" if self.filters else ""
+        return f"{top}{self.element} by {what}{where}, {window}{rows}"
 
 
 def secret_id(secret: bytes) -> str:

@@ -11,6 +11,7 @@ import pytest
 from dp_udfs.budget import Loss
 from dp_udfs.errors import ClaimError, SettingsError, UnboundedContributionError
 from jobs.lake import questions, settings
+from jobs.lake.conditions import in_words
 from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question, resolve
 from jobs.lake.settings import DatasetSettings
@@ -111,6 +112,24 @@ def test_filters_that_mean_the_same_are_the_same_question(
     ask: Ask, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     assert ask(filters=one).label == ask(filters=other).label
+
+
+def test_a_question_says_which_rows_it_counts(ask: Ask) -> None:
+    assert ask().describe().endswith(" (exclusive)")
+    asked = filters(
+        {"column": "rating", "at_least": 4},
+        any_of=[[{"column": "gender", "in": ["F"]}, {"column": "occupation", "in": ["writer"]}]],
+    )
+    words = "(exclusive), where (gender = F or occupation = writer) and rating in [4, 5]"
+    assert ask(filters=asked).describe().endswith(words)
+
+
+def test_a_long_filter_is_said_in_short() -> None:
+    ids = ("station", tuple(range(12)))
+    assert in_words(((ids,),)) == "station in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...]"
+    assert in_words(((("station", None, 5),),)) == "station <= 5"
+    assert in_words(((("station", 1, 5),),)) == "station >= 1 and station <= 5"
+    assert in_words(((("station", ()),),)) == "station in []"
 
 
 def test_filters_that_differ_are_different_questions(ask: Ask) -> None:
