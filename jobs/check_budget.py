@@ -4,7 +4,7 @@
     python -m jobs.check_budget --dataset movielens --analyst marketing --block 2026-11=0.5
 
 Nothing is written and nothing is held: another run may take it first. `jobs/quote.py` says what a
-question asks for.
+question asks for. A restored ledger that grants nothing yet says so (exit code 1).
 """
 
 import argparse

@@ -3,10 +3,11 @@ r"""Check a batch of engagements, append it to its table once, and publish a sna
     python -m jobs.ingest_engagements --dataset movielens --input ratings.csv --batch-id monday \
         --as-of 2026-11-30 --publish
 
-Rows that break a rule of the dataset file go to its quarantine table with the reason. The same
-batch id again appends nothing, so a run that died is simply started again. How many rows went to
-quarantine is written to stderr: this is the operator's program, and analysts see neither its output
-nor the quarantine.
+The first line of a CSV names its columns; dates are written 2026-11-30, and the values of a column
+with `many` stand in one field: Drama|Comedy. Rows that break a rule of the dataset file go to its
+quarantine table with the reason. The same batch id again appends nothing, so a run that died is
+simply started again. How many rows went to quarantine is written to stderr: this is the operator's
+program, and analysts see neither its output nor the quarantine.
 
 A snapshot is what questions read. Publish on a fixed schedule (each night, say), with the date of
 the schedule as --as-of: what comes later waits for the next one.

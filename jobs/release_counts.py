@@ -93,6 +93,7 @@ def dry_run(
     now, named = utc_now(), questions.secret_id(lake.read_secret())
     question = questions.pin(lake, dataset, settings, arguments.snapshot, named)
     ledger = claims.open_ledger(lake)
+    ledger.require_complete()
     budget = accounts.get_budget(ledger, dataset, question.account, arguments.analyst, now)
     runs.require_readable(question, day_in(dataset.table.time_zone, now))
     if ledger.exists():

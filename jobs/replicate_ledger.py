@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from dp_udfs.errors import InvalidParameterError
-from jobs.lake import program, replication, reports, witnesses
+from jobs.lake import claims, program, replication, reports, witnesses
 from jobs.lake.ledger import Ledger, utc_now
 from jobs.lake.settings import load_lake
 
@@ -39,7 +39,10 @@ def configured(conf: Path) -> list[Ledger]:
             "no other ledger is known: name them here, or in [regions.ledgers] of the lake's file"
         )
     own = Ledger(lake.tables.ledger, lake.region)
-    return [own, *(Ledger(path, region, create=False) for region, path in others.items())]
+    ledgers = [Ledger(path, region, create=False) for region, path in others.items()]
+    if not own.exists() and not any(map(replication.read, ledgers)):
+        claims.open_ledger(lake)  # a new one is refused where answers say that one is gone
+    return [own, *ledgers]
 
 
 def completed(conf: Path, ledgers: list[Ledger]) -> dict[str, object]:

@@ -87,6 +87,7 @@ def check_budget(
     blocks: Mapping[str, Curve] | None = None,
 ) -> Check:
     """Say whether a demand would be granted now. Nothing is written, and nothing is held."""
+    ledger.require_complete()
     fresh = _planned(dataset, account, analyst, now)
     details = {"dataset_name": dataset.name}
     opened = ledger.exists() and ledger.find_budget(analyst, account) is not None

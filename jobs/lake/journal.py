@@ -69,6 +69,15 @@ class Journal:
         with self._mutex:
             return self._log.exists() and self._log.is_restored
 
+    def require_complete(self) -> None:
+        """Refuse where a restored table may lack charges, as every append to it does."""
+        if self.is_restored():
+            raise LedgerConflictError(
+                f"the ledger at {self.location} was restored and may have forgotten charges, "
+                f"so nothing is granted: run jobs.replicate_ledger or, where no other region "
+                f"has a copy, jobs.restore_ledger --alone REASON"
+            )
+
     def mark(self, *, restored: bool) -> None:
         """Mark the table as restored, so that nothing is appended to it, or as complete again."""
         with self._mutex, self._afresh_on_failure():
@@ -92,12 +101,8 @@ class Journal:
         def chained(balances: Balances) -> list[Entry]:
             now = self.now()
             facts = decide(balances, now)
-            if facts and self._log.is_restored and not self.completing:
-                raise LedgerConflictError(
-                    f"the ledger at {self.location} was restored and may have forgotten charges, "
-                    f"so nothing is granted: run jobs.replicate_ledger or, where no other region "
-                    f"has a copy, jobs.restore_ledger --alone REASON"
-                )
+            if facts and not self.completing:
+                self.require_complete()
             return self._chained(facts, now) if facts else []
 
         self._append(chained, begin_segments=True)

@@ -162,6 +162,10 @@ class LedgerReader:
         """Whether it was restored and grants nothing until it is complete again."""
         return self._journal.is_restored()
 
+    def require_complete(self) -> None:
+        """Refuse where it was restored and grants nothing yet."""
+        self._journal.require_complete()
+
     def find_budget(self, analyst: str, dataset: str) -> Budget | None:
         """Say what an account owns now; None where none is open."""
         with self._journal.reading() as balances:
@@ -207,6 +211,7 @@ class LedgerReader:
 
         Parameters and errors are those of `allocate`.
         """
+        self.require_complete()
         asked = Demand(
             run_id="check",
             analyst=analyst,

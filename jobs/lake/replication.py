@@ -29,7 +29,8 @@ def replicate(ledgers: Iterable[Ledger]) -> list[Copied]:
     """Copy into each ledger what it lacks of the others, then receive the shares sent to each.
 
     A ledger that was restored gets its own lost entries back, as far as another one has them; it
-    grants nothing until it is said to be complete.
+    grants nothing until it is said to be complete. Where nobody has an entry yet, those that are
+    missing are made.
 
     Raises
     ------
@@ -38,6 +39,9 @@ def replicate(ledgers: Iterable[Ledger]) -> list[Copied]:
     """
     ledgers = list(ledgers)
     known = {ledger.region: read(ledger) for ledger in ledgers}
+    if not any(known.values()):
+        for ledger in ledgers:
+            ledger.copy_from([])  # makes it, where that is allowed
     copied = {
         ledger.region: sum(
             ledger.copy_from(entries)

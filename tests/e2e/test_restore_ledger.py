@@ -102,6 +102,8 @@ def test_what_was_lost_altogether_comes_back(drill: Drill, small: SmallLake, run
     assert json.loads(run("restore_ledger", "--from", small.root / "second").out)["grants"] is False
     refused = drill.run(small, run_id="new", question={"window": {"days": 3}})
     assert "may have forgotten charges" in refused.answer["message"]
+    asked = run("check_budget", "--dataset", "clips", "--analyst", "marketing", "--units", "1")
+    assert (asked.code, "may have forgotten charges" in asked.error) == (1, True)
     assert drill.run(small).rows == first  # what was paid for is still served
     alone = run("restore_ledger", "--alone", "there is no other region")
     assert json.loads(alone.out) == {"grants": True, "rows": []}

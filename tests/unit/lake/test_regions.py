@@ -140,6 +140,21 @@ def test_regions_that_do_not_fit_are_refused(
         lake(tmp_path, "west", ESCROW.replace(*change))
 
 
+def test_the_first_run_in_a_region_makes_its_ledger_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests import programs
+
+    west, _ = lake(tmp_path, "west", EVENTUAL)
+    ended = programs.run_here(capsys, "replicate_ledger", "--conf", west.source)
+    assert ended.code == 2, "a path may be mistyped, so another region's is not made here"
+    assert f"there is no ledger at {tmp_path / 'east' / 'ledger'}" in ended.error
+    assert Ledger(west.tables.ledger, "west").exists()
+    named = [f"west={west.tables.ledger}", f"east={tmp_path / 'east' / 'ledger'}"]
+    assert programs.run_here(capsys, "replicate_ledger", *named).code == 0
+    assert programs.run_here(capsys, "replicate_ledger", "--conf", west.source).code == 0
+
+
 def test_the_program_replicates_what_the_settings_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,8 +163,6 @@ def test_the_program_replicates_what_the_settings_name(
     from tests import programs
 
     settings, _ = lake(tmp_path, "west", EVENTUAL)
-    ended = programs.run_here(capsys, "replicate_ledger", "--conf", settings.source)
-    assert ended.code == 2
     opened = [(Ledger(settings.tables.ledger, "west", lambda: NOON), None)]
     opened += [(Ledger(tmp_path / "east" / "ledger", "east", lambda: NOON), None)]
     for ledger, _ in opened:
