@@ -210,6 +210,9 @@ if [ -z "${{SPARK_LOCAL_DIRS:-}}" ]; then
   SPARK_LOCAL_DIRS={shlex.quote(str(runtime.SCRATCH))}
   [ -w "$SPARK_LOCAL_DIRS" ] || SPARK_LOCAL_DIRS="$(mktemp -d)"
 fi
+# So does what Java would write about a crash, into the folder it was started in.
+CRASH=\\"-XX:ErrorFile=${{SPARK_LOCAL_DIRS%%,*}}/spark-crash-%p.log\\"
+SPARK_SUBMIT_OPTS="${{SPARK_SUBMIT_OPTS:-}} -XX:-CreateCoredumpOnCrash $CRASH"
 """
     write_if_changed(spark_home / "conf" / "spark-env.sh", environment)
     for source, name in SETTINGS.items():

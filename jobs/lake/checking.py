@@ -30,9 +30,7 @@ from jobs.lake.settings import DatasetSettings
 
 MANY_SEPARATOR = "|"  # between the values of one field, where a format has no arrays
 MALFORMED = "_malformed"  # the line of a text file that does not have the fields of its header
-LONGEST_TEXT = (
-    4096  # bytes; a few long texts of one person would break the questions that read them
-)
+LONGEST_TEXT = 4096  # bytes; a few long ones of one person would break the questions that read them
 LARGEST_EXACT_FLOAT = 2**53  # from here on neighbouring integers share one floating-point number
 
 _DAY = r"^\d{4}-\d{2}-\d{2}$"

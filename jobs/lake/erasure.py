@@ -111,7 +111,7 @@ def remove_scratch(folder: Path, age: timedelta) -> None:
     last = time.time() - age.total_seconds()
     for left in [*folder.glob("blockmgr-*"), *folder.glob("spark-*")]:
         if all(_changed(path) < last for path in (left, *left.rglob("*"))):
-            shutil.rmtree(left, ignore_errors=True)
+            left.unlink() if left.is_file() else shutil.rmtree(left, ignore_errors=True)
 
 
 def _changed(path: Path) -> float:

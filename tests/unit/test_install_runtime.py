@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import struct
 import subprocess
 import sys
@@ -209,6 +210,26 @@ def test_the_users_own_environment_wins(spark_home: Path) -> None:
         check=True,
     )
     assert answer.stdout == "/mine mine"
+
+
+def test_a_crash_is_written_to_the_scratch_folder(spark_home: Path) -> None:
+    """Else Java writes what was in its memory into the folder it was started in, for all to read."""
+    install_runtime.write_settings(spark_home)
+    script = '. "$1/conf/spark-env.sh"; printf "%s" "$SPARK_SUBMIT_OPTS"'
+    for folders in (str(runtime.SCRATCH), "/mine,/others"):
+        answer = subprocess.run(
+            ["bash", "-c", script, "bash", str(spark_home)],
+            env={"SPARK_SUBMIT_OPTS": "-Dmine=1", "SPARK_LOCAL_DIRS": folders},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        first = folders.partition(",")[0]
+        assert shlex.split(answer.stdout) == [
+            "-Dmine=1",
+            "-XX:-CreateCoredumpOnCrash",
+            f"-XX:ErrorFile={first}/spark-crash-%p.log",
+        ]
 
 
 def test_the_scratch_folder_is_private(spark_home: Path) -> None:

@@ -102,6 +102,9 @@ def test_scratch_of_a_spark_that_was_killed_goes_and_that_of_others_stays(tmp_pa
         for path in (*(tmp_path / name).rglob("*"), tmp_path / name):
             os.utime(path, LONG_AGO)
     (tmp_path / "blockmgr-alive" / "00" / "shuffle_1_0_0.data").write_text("u2")
+    crash = tmp_path / "spark-crash-7.log"
+    crash.write_text("u3")
+    os.utime(crash, LONG_AGO)
     erasure.remove_scratch(tmp_path, timedelta(days=1))
     assert {path.name for path in tmp_path.iterdir()} == {"blockmgr-alive", "notes"}
     erasure.remove_scratch(tmp_path / "missing", timedelta(days=1))
