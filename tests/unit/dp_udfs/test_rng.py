@@ -31,6 +31,9 @@ def test_labels_are_encoded_injectively(one: list[rng.Label], other: list[rng.La
     [
         (("ab", "c"), ("a", "bc")),
         (("abc",), ("ab", "c")),
+        (("a", "b"), ("a", "c")),
+        (("a", "b"), ("asb",)),  # as if nothing but the letter of its type came before a part
+        (("a", "b"), ("a" + rng.encode_label("b").decode(),)),
         ((1,), ("1",)),
         ((b"1",), ("1",)),
         ((1,), (b"1",)),
@@ -69,7 +72,8 @@ def test_every_part_of_the_address_changes_the_bits() -> None:
 
 
 def test_elements_that_look_alike_have_their_own_bits() -> None:
-    elements: list[rng.Element] = [None, "None", "", "n", b"", 0, "0", b"0", 1, "1", b"1", "a", "A"]
+    elements: list[rng.Element] = [None, "None", "null", "NULL", "", "n", b"", "a", "A"]
+    elements += [0, "0", b"0", 1, "1", b"1"]
     assert len(set(first_words(rng.keyed(SECRET), *elements))) == len(elements)
 
 

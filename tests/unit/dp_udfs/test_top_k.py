@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import FrozenInstanceError, dataclass
 from fractions import Fraction
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,8 @@ def test_the_cost_of_any_outcome_is_within_the_reserve(case: Case) -> None:
     for seed in range(60):
         answer = case(elements, [count // (1 + seed % 12) for count in counts], keyed(SECRET, seed))
         assert 0 < answer.units <= case.reserve(len(elements))
+        if "k" not in case.parameters:  # it costs its bound, whatever it shows
+            assert answer.units == case.parameters["l0"]
         assert answer.calls == 1
 
 
@@ -179,8 +182,14 @@ def test_any_part_of_the_label_changes_all_the_noise(case: Case, part: int) -> N
 @every_mechanism
 def test_any_parameter_changes_all_the_noise_even_if_the_label_forgot_it(case: Case) -> None:
     changes = {"epsilon": "1.01", "delta": "0.011", "linf": 2, "l0": 3, "k": 4, "max_candidates": 9}
-    for name, value in changes.items():
-        if name in case.parameters:
+    known = signature(case.function).parameters
+    flags = {
+        name: not case.parameters.get(name, parameter.default)
+        for name, parameter in known.items()
+        if isinstance(parameter.default, bool)
+    }
+    for name, value in (changes | flags).items():
+        if name in known:
             assert_other_noise(case, keyed(SECRET, *LABEL), {name: value})
 
 

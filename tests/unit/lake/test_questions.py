@@ -1,8 +1,8 @@
 """Questions that mean the same are the same question; a difference in data or parameters is not."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, date, datetime
+from dataclasses import fields, replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from jobs.lake import questions, settings
 from jobs.lake.conditions import in_words
 from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question, resolve
-from jobs.lake.settings import DatasetSettings
+from jobs.lake.settings import Column, DatasetSettings
 from jobs.lake.tables import Snapshot, TableState
 from jobs.lake.toml_files import build
 
@@ -45,7 +45,7 @@ Ask = Callable[..., Question]
 
 @pytest.fixture
 def ask(dataset: DatasetSettings) -> Ask:
-    def ask(**changes: Any) -> Question:
+    def ask(of: DatasetSettings = dataset, **changes: Any) -> Question:
         content = {
             "dataset": "movielens",
             "element": "film",
@@ -55,7 +55,7 @@ def ask(dataset: DatasetSettings) -> Ask:
             "window": {"days": 30},
         } | changes
         content = {key: value for key, value in content.items() if value is not None}
-        return resolve(build("a", QuestionSettings, content), dataset, a_snapshot())
+        return resolve(build("a", QuestionSettings, content), of, a_snapshot())
 
     return ask
 
@@ -68,6 +68,16 @@ def test_a_rolling_window_becomes_absolute(ask: Ask) -> None:
     question = ask(window={"days": 30})
     assert (question.start, question.end) == (date(1998, 3, 24), date(1998, 4, 23))
     assert question.label == ask(window={"from": "1998-03-24", "to": "1998-04-23"}).label
+
+
+def test_a_window_reaches_back_as_far_as_rows_are_retained(
+    ask: Ask, dataset: DatasetSettings
+) -> None:
+    table = dataset.table.model_copy(update={"retention_days": 30, "purge_lag_days": 5})
+    short = dataset.model_copy(update={"table": table})
+    assert ask(short, window={"days": 30}).start == date(1998, 3, 24)
+    with pytest.raises(SettingsError, match="retention 30 days"):
+        ask(short, window={"days": 31})
 
 
 def test_an_old_snapshot_is_not_read_past_the_retention(ask: Ask, dataset: DatasetSettings) -> None:
@@ -167,6 +177,56 @@ def test_everything_that_decides_an_answer_is_in_the_label(
     assert len({q.label for q in [question, *changed]}) == len(changed) + 1
 
 
+def test_every_field_is_in_the_label_by_itself(ask: Ask, dataset: DatasetSettings) -> None:
+    """Also where another field happens to tell two questions apart already."""
+    question = replace(
+        ask(), filters=tuple(((name, (1,)),) for name in sorted(dataset.columns)), secret_id="s"
+    )
+    day = timedelta(days=1)
+    others: dict[str, Any] = {
+        "dataset": dataset.model_copy(update={"name": "other"}),
+        "snapshot": replace(question.snapshot, snapshot_id=8),
+        "element": "area",
+        "measure": "rows",
+        "mechanism": replace(question.mechanism, tau=2),
+        "cohort_columns": ("gender",),
+        "cohorts": ("F", "M"),
+        "cohorts_per_user": 1,
+        "start": question.start - day,
+        "end": question.end - day,
+        "filters": question.filters[1:],
+        "secret_id": "t",
+        "code_version": question.code_version + 1,
+    }
+    assert {field.name for field in fields(Question)} == {*others, "show"}
+    changed = [replace(question, **{name: value}) for name, value in others.items()]
+    assert len({q.label for q in [question, *changed]}) == len(changed) + 1
+
+
+@pytest.mark.parametrize("name", ["film", "gender", "rating"])
+def test_what_is_declared_of_a_column_that_is_used_is_in_the_label(
+    ask: Ask, dataset: DatasetSettings, name: str
+) -> None:
+    question = ask(cohorts=["gender"], filters=filters({"column": "rating", "in": [5]}))
+    facts: dict[str, Any] = {
+        "type": "other",
+        "use": (),
+        "many": True,
+        "domain": (1, 2),
+        "l0": 7,
+        "max_per_user": 7,
+        "keep_nulls": True,
+    }
+    assert facts.keys() == Column.model_fields.keys()
+    labels = {question.label}
+    for fact, value in facts.items():
+        column = dataset.columns[name].model_copy(update={fact: value})
+        columns = {**dataset.columns, name: column}
+        other = dataset.model_copy(update={"columns": columns})
+        labels.add(replace(question, dataset=other).label)
+    assert len(labels) == len(facts) + 1
+
+
 def test_code_version_changes_the_label(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     before = ask().label
     monkeypatch.setattr(questions, "CODE_VERSION", questions.CODE_VERSION + 1)
@@ -185,18 +245,21 @@ def test_a_smaller_k_is_of_the_same_family(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "name"),
+    ("changes", "name", "l0", "domain"),
     [
-        ({}, "unknown_gumbel"),
-        ({"element": "area", "k": None}, "unknown_laplace"),
-        ({"element": "occupation", "k": None, "max_candidates": None}, "known_laplace"),
-        ({"element": "genre", "max_candidates": None}, "known_gumbel"),
+        ({}, "unknown_gumbel", None, None),
+        ({"element": "area", "mechanism": "unknown_gumbel"}, "unknown_gumbel", 1, None),
+        ({"element": "area", "k": None}, "unknown_laplace", 1, None),
+        ({"element": "occupation", "k": None, "max_candidates": None}, "known_laplace", 1, 21),
+        ({"element": "genre", "max_candidates": None}, "known_gumbel", None, 19),
     ],
 )
 def test_the_mechanism_follows_from_declared_facts(
-    ask: Ask, changes: dict[str, Any], name: str
+    ask: Ask, changes: dict[str, Any], name: str, l0: int | None, domain: int | None
 ) -> None:
-    assert ask(**changes).mechanism.name == name
+    mechanism = ask(**changes).mechanism
+    assert (mechanism.name, mechanism.l0) == (name, l0)
+    assert (mechanism.domain and len(mechanism.domain)) == domain
 
 
 def test_prices_are_those_of_the_reference(ask: Ask) -> None:
@@ -219,6 +282,25 @@ def test_exclusive_cohorts_cost_the_largest_and_others_the_sum(ask: Ask) -> None
     two = replace(grouped, cohorts_per_user=2)
     assert two.reserve == Loss(42, 2)
     assert two.charge([4, 2, 21, 2, 2, 2, 2, 2]) == Loss(37, 2)
+
+
+@pytest.mark.parametrize(
+    ("gender", "age_band", "together"), [(1, 1, 1), (2, 3, 6), (3, 4, 8), (1, None, None)]
+)
+def test_one_user_is_counted_in_as_many_cohorts_as_the_caps_allow_together(
+    ask: Ask,
+    dataset: DatasetSettings,
+    gender: int | None,
+    age_band: int | None,
+    together: int | None,
+) -> None:
+    columns = dict(dataset.columns)
+    for name, cap in (("gender", gender), ("age_band", age_band)):
+        columns[name] = columns[name].model_copy(update={"max_per_user": cap})
+    capped = dataset.model_copy(update={"columns": columns})
+    question = ask(capped, cohorts=["gender", "age_band"])
+    assert question.cohorts_per_user == together
+    assert question.cohorts_met == (together or 8)
 
 
 def test_cohorts_in_another_order_are_the_same_question(ask: Ask) -> None:
@@ -298,6 +380,14 @@ def test_keys_and_fingerprints_follow_the_question_the_secret_and_the_analyst(as
     assert len(prints) == 4
     assert questions.secret_id(SECRET) != questions.secret_id(SECRET[::-1])
     assert questions.secret_id(SECRET) not in SECRET.hex()
+
+
+def test_a_fingerprint_binds_the_amounts(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = ask()
+    before = question.fingerprint("marketing")
+    for more in (question.reserve + Loss(1, 0), question.reserve + Loss(0, 1)):
+        monkeypatch.setattr(Question, "reserve", more)
+        assert question.fingerprint("marketing") != before
 
 
 def test_under_another_secret_it_is_another_question(ask: Ask) -> None:

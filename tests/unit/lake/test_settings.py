@@ -90,6 +90,22 @@ def test_both_files_over_the_film_ratings_declare_the_same_columns() -> None:
         ({"budget__period": "week"}, "budget.period: must be 'month' or a number of days"),
         ({"table__privacy_unit": "event"}, "need privacy_unit = 'user'"),
         ({"table__privacy_unit": "user_day"}, "need privacy_unit = 'user'"),
+        (
+            {
+                "table__privacy_unit": "event",
+                "columns__area__l0": None,
+                "columns__occupation__l0": None,
+            },
+            "columns.age_band: l0 and max_per_user",
+        ),
+        (
+            {
+                "table__privacy_unit": "event",
+                "columns__age_band__max_per_user": None,
+                "columns__gender__max_per_user": None,
+            },
+            "columns.area: l0 and max_per_user",
+        ),
         ({"name": "../etc"}, "name: must be"),
     ],
 )
