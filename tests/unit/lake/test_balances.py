@@ -229,12 +229,46 @@ def test_what_cannot_follow_is_refused() -> None:
             folded([*chain.entries, attempt.add(fact)])
 
 
-def test_what_is_published_is_not_given_back() -> None:
+@pytest.mark.parametrize("kind", ["give_back", "release"])
+def test_what_is_published_is_neither_given_back_nor_published_again(kind: Kind) -> None:
     chain, balances = a_claim()
     claim = balances.claims["local", "r1"]
     chain.add(claim.fact("release", label="label", digest="digest"))
-    chain.add(claim.fact("give_back", units=21, calls=1))
+    chain.add(claim.fact(kind, units=21, calls=1, label="other", digest="other"))
     with pytest.raises(LedgerConflictError, match="cannot follow on a claim that is released"):
+        folded(chain.entries)
+
+
+@pytest.mark.parametrize("kind", ["settle", "expire", "release", "give_back"])
+@pytest.mark.parametrize("last", ["settle", "expire"])
+def test_nothing_follows_on_a_claim_that_is_closed(last: Kind, kind: Kind) -> None:
+    chain, balances = a_claim()
+    claim = balances.claims["local", "r1"]
+    chain.add(claim.fact(last))
+    chain.add(claim.fact(kind))
+    with pytest.raises(LedgerConflictError, match="a claim that is not open"):
+        folded(chain.entries)
+
+
+@pytest.mark.parametrize("used", [(4, 6), (6, 4)])
+def test_no_more_is_consumed_at_any_order_than_a_claim_holds(used: tuple[int, int]) -> None:
+    chain = with_blocks()
+    held = write_curves({BLOCKS[0]: RenyiCurve((5, 5))})
+    chain.add(
+        Fact(
+            kind="allocate",
+            dataset=DATASET,
+            units=0,
+            calls=0,
+            blocks=held,
+            claim_id="c1",
+            run_id="r1",
+            fingerprint="f",
+        )
+    )
+    claim = folded(chain.entries).claims["local", "r1"]
+    chain.add(claim.fact("consume", blocks=write_curves({BLOCKS[0]: RenyiCurve(used)})))
+    with pytest.raises(LedgerConflictError, match="consumes more of block day 1"):
         folded(chain.entries)
 
 

@@ -131,8 +131,11 @@ def test_no_day_has_two_allowances(ledger: Ledger) -> None:
     for start, end in ((date(2026, 11, 15), None), (date(2026, 10, 15), date(2026, 11, 14))):
         with pytest.raises(SettingsError, match="overlaps"):
             ledger.open_account("research", FILMS, start, 100, 10, period_end=end)
-    with pytest.raises(SettingsError, match="is over"):
-        ledger.open_account("research", FILMS, date(2026, 10, 1), 9, 9, period_end=NOVEMBER)
+    with pytest.raises(InvalidParameterError, match="ends on 2026-12-01"):
+        ledger.open_account("marketing", FILMS, DECEMBER, 100, 10, period_end=DECEMBER)
+    for end in (NOVEMBER, NOON.date()):
+        with pytest.raises(SettingsError, match="is over"):
+            ledger.open_account("marketing", FILMS, date(2026, 10, 1), 9, 9, period_end=end)
 
 
 def test_invented_names_have_no_allowance(ledger: Ledger) -> None:
@@ -155,7 +158,14 @@ def test_the_same_run_is_charged_once_and_gets_the_same_claim(ledger: Ledger, cl
 
 
 @pytest.mark.parametrize(
-    "change", [{"fingerprint": "f2"}, {"units": 20}, {"calls": 2}, {"analyst": "marketing"}]
+    "change",
+    [
+        {"fingerprint": "f2"},
+        {"units": 20},
+        {"calls": 2},
+        {"analyst": "marketing"},
+        {"dataset": "0c7b"},
+    ],
 )
 def test_a_run_id_stands_for_one_question(ledger: Ledger, change: dict[str, Any]) -> None:
     ledger.open_account("marketing", FILMS, NOVEMBER, 100, 10)
@@ -204,6 +214,7 @@ def test_a_stalled_job_that_wakes_after_expiry_cannot_publish(ledger: Ledger) ->
         stalled.settle("r1", units=3, calls=1, publish=("label", "digest"))
     with pytest.raises(ClaimError, match="is expired"):
         stalled.give_back("r1", "nothing was read")
+    assert ask(ledger).state == "expired"  # the run gets no second claim
     assert left(ledger) == (79, 9)
     assert ledger.released_labels() == []
 

@@ -151,12 +151,13 @@ def test_receipts_list_only_what_was_published(tmp_path: Path) -> None:
     now = datetime(2024, 5, 5, tzinfo=UTC)
     ledger = Ledger(tmp_path / "ledger", clock=lambda: now)
     ledger.open_account("marketing", "t1", date(2024, 5, 1), 100, 10, period_end=date(2024, 6, 1))
-    published, unpublished = a_question(3), a_question(4)
-    for run, question in (("r1", published), ("r2", unpublished)):
+    published, unpublished, replaced = a_question(3), a_question(4), a_question(5)
+    for run, question in (("r1", published), ("r2", unpublished), ("r3", replaced)):
         ledger.allocate(run, analyst="marketing", dataset="t1", units=21, calls=1)
         releases.write(tmp_path / "r", question, a_release(question, 90, 80))
     stored = releases.find(tmp_path / "r", published.label)
     assert stored is not None
+    ledger.settle("r3", units=6, calls=1, publish=(replaced.label, "0" * 64))  # other numbers
     ledger.settle("r1", units=6, calls=1, publish=(stored.label, stored.digest))
     (row,) = releases.receipts(tmp_path / "r", DeltaTable(tmp_path / "ledger")).to_pylist()
     assert (row["analyst"], row["run_id"], row["charged_units"]) == ("marketing", "r1", 6)
