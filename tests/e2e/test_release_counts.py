@@ -152,11 +152,11 @@ def test_the_rows_hold_what_the_cases_are_about(clips: SmallLake) -> None:
 def not_counted() -> list[lakes.Row]:
     """Rows that no answer may depend on: of nobody, without consent, out of place and time."""
     like: Keys = {"title": "clip 0", "city": "Bonn", "score": 5, "club": "red", "channel": "app"}
-    odd = [watched(None, **like), watched("u1", **like), watched("u2", 31, **like)]
-    odd += [watched("u3", 0, **like), watched("u4", 1, **like | {"score": 1})]
-    odd += [watched("u5", 1, **like | {"score": None})]
-    odd += [watched("u6", 1, **like | {"club": club}) for club in ("black", None, "RED", "red ")]
-    return odd
+    odd = [watched(None, **like), watched("nobody", **like), watched("v2", 31, **like)]
+    odd += [watched("v3", 0, **like), watched("v4", 1, **like | {"score": 1})]
+    odd += [watched("v5", 1, **like | {"score": None})]
+    odd += [watched("v6", 1, **like | {"club": club}) for club in ("black", None, "RED", "red ")]
+    return odd  # of users without other rows: each would add one to what is shown
 
 
 BY_CLUB: Keys = TOP | {"cohorts": ["club"], "filters": SCORES}

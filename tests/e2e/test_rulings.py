@@ -82,6 +82,7 @@ def test_a_retry_answers_from_the_snapshot_of_its_first_try(
     question, before = clips.question(**TOP), list(clips.rows)
     die_while_computing(clips, run_id="nightly", **TOP)
     clips.append([watched(f"late{n}", title="clip 1") for n in range(50)])
+    clips.opt_out(*(f"u{n}" for n in range(30)))
     clips.publish(lakes.AS_OF + timedelta(days=1))
     outcome = clips.release(spark, run_id="nightly", **TOP)
     assert outcome.question.snapshot.snapshot_id == 1
