@@ -395,6 +395,22 @@ def test_lost_rows_are_not_replaced_by_other_numbers(
     assert len(small.entries("release")) == 1
 
 
+@pytest.mark.parametrize("analyst", ["marketing", "research"])
+def test_numbers_that_were_put_in_place_of_others_are_not_served(
+    drill: Drill, small: SmallLake, tmp_path: Path, analyst: str
+) -> None:
+    """They are whole and have a manifest; only the ledger knows that others were published."""
+    copy = drills.copy(small, tmp_path / "copy")
+    label = drill.run(small).answer["label"]
+    assert drill.run(copy, films={"film 1": 6000}).answer["label"] == label
+    shutil.rmtree(small.lake.tables.releases)
+    shutil.copytree(copy.lake.tables.releases, small.lake.tables.releases)
+    again = drill.run(small, analyst)
+    assert again.answer["error"] == "ClaimError"
+    assert "published with other numbers" in again.answer["message"]
+    assert len(small.entries("release")) == 1
+
+
 # --- the whole program, killed while Spark works --------------------------------------------------
 
 
