@@ -124,6 +124,8 @@ def test_a_question_of_a_larger_delta_is_charged_the_calls_that_cover_it(small: 
     small.release(None, **(TOP | {"k": 1}))
     other = with_budget(small, "clips-2", delta="0.007")
     assert other.release(None, **TOP).charged.calls == 4  # 0.007 / (2 * 0.001), rounded up
+    grouped = other.release(None, **TOP, cohorts=["channel"])
+    assert grouped.charged.calls == 3 * 4  # any number of three cohorts a user
 
 
 def test_a_repeat_on_other_terms_keeps_its_first_price(small: SmallLake) -> None:
