@@ -200,7 +200,9 @@ def test_a_good_secret_is_read(tmp_path: Path) -> None:
     assert lake_with_secret(tmp_path, text + "\n").read_secret() == bytes(range(32))
 
 
-@pytest.mark.parametrize("text", [None, "", "zz" * 32, "ab" * 16, "00" * 32, "ab" * 31])
+@pytest.mark.parametrize(
+    "text", [None, "", "zz" * 32, "ab" * 16, "00" * 32, "ab" * 31, bytes(range(31)).hex()]
+)
 def test_a_missing_or_weak_secret_is_refused_without_being_shown(
     tmp_path: Path, text: str | None
 ) -> None:
