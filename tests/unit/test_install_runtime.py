@@ -213,7 +213,7 @@ def test_the_users_own_environment_wins(spark_home: Path) -> None:
 
 
 def test_a_crash_is_written_to_the_scratch_folder(spark_home: Path) -> None:
-    """Else Java writes what was in its memory into the folder it was started in, for all to read."""
+    """Else Java writes what was in its memory into the folder it starts in, for all to read."""
     install_runtime.write_settings(spark_home)
     script = '. "$1/conf/spark-env.sh"; printf "%s" "$SPARK_SUBMIT_OPTS"'
     for folders in (str(runtime.SCRATCH), "/mine,/others"):
