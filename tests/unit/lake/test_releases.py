@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from dp_udfs import pandas_udfs
 from dp_udfs.budget import Loss
 from dp_udfs.errors import ClaimError
-from jobs.lake import commits, releases, settings
+from jobs.lake import claims, commits, releases, settings
 from jobs.lake.ledger import Ledger
 from jobs.lake.question_settings import QuestionSettings
 from jobs.lake.questions import Question, resolve
@@ -164,6 +164,16 @@ def test_receipts_list_only_what_was_published(tmp_path: Path) -> None:
     assert (row["label"], row["cohorts"], row["stopped_cohorts"]) == (published.label, 1, 1)
     assert row["question"] == published.canonical
     assert row["ledger_head"] == ledger.head()
+
+
+def test_a_claim_that_was_settled_without_its_answer_publishes_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", clock=lambda: datetime(2024, 5, 5, tzinfo=UTC))
+    ledger.open_account("marketing", "t1", date(2024, 5, 1), 100, 10, period_end=date(2024, 6, 1))
+    claim = ledger.allocate("r1", analyst="marketing", dataset="t1", units=21, calls=1)
+    ledger.settle("r1", units=0, calls=1)
+    with pytest.raises(ClaimError, match="is settled"):
+        claims.publish(ledger, claim, a_release(a_question(), 90, 80))
+    assert ledger.released_labels() == []
 
 
 def test_all_answers_are_read_at_once_and_a_changed_one_is_an_error(tmp_path: Path) -> None:
