@@ -487,6 +487,15 @@ def test_absent_elements_of_a_known_domain_get_noise_of_their_own() -> None:
     assert (empty < 0).any()
 
 
+@every_mechanism
+def test_each_count_has_noise_of_its_own(case: Case) -> None:
+    """Of scale 20,000, on far larger counts: two agree by chance once in 80,000 pairs."""
+    elements = FILMS[: case.parameters.get("max_candidates")]
+    answer = case(elements, [10**6] * len(elements), keyed(SECRET), epsilon="0.0001")
+    assert len(answer.elements) >= 5
+    assert answer.counts is None or len(set(answer.counts)) == len(answer.counts)
+
+
 def test_noise_reaches_the_mechanisms_with_the_scales_of_the_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
