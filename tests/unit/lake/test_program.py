@@ -188,6 +188,7 @@ def test_ctrl_c_ends_a_program_at_once_with_one_line() -> None:
     script = (
         "import os, signal, time\n"
         "from jobs.lake import program\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
         "def main(_):\n"
         "    try:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
