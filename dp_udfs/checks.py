@@ -14,6 +14,7 @@ SMALLEST_EPSILON = Fraction(1, 10**6)
 LARGEST_EPSILON = Fraction(100)
 SMALLEST_DELTA = Fraction(1, 10**300)  # still a float, and so is what is divided by it
 MOST_DIGITS = 1000  # of an exact number: more take time and memory, and say nothing
+_SMALLEST_LONG: int = 10**MOST_DIGITS
 LONGEST_IDENTIFIER = 200
 
 
@@ -48,8 +49,7 @@ def _is_long(number: int | Fraction | Decimal) -> bool:
         _, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)  # it is finite
         return len(digits) + abs(exponent) > MOST_DIGITS
-    shortest_too_long: int = 10**MOST_DIGITS
-    return max(abs(number.numerator), number.denominator) >= shortest_too_long
+    return max(abs(number.numerator), number.denominator) >= _SMALLEST_LONG
 
 
 def exact_epsilon(epsilon: Real) -> Fraction:

@@ -110,8 +110,12 @@ def remove_scratch(folder: Path, age: timedelta) -> None:
     """
     last = time.time() - age.total_seconds()
     for left in [*folder.glob("blockmgr-*"), *folder.glob("spark-*")]:
-        if all(_changed(path) < last for path in (left, *left.rglob("*"))):
-            left.unlink() if left.is_file() else shutil.rmtree(left, ignore_errors=True)
+        if any(_changed(path) >= last for path in (left, *left.rglob("*"))):
+            continue
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)  # what Java wrote about a crash
 
 
 def _changed(path: Path) -> float:

@@ -6,9 +6,19 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
-from jobs.lake.toml_files import Days, Int64, Name, PositiveInt, Table, Text, Value, read
+from jobs.lake.toml_files import (
+    Days,
+    FromList,
+    Int64,
+    Name,
+    PositiveInt,
+    Table,
+    Text,
+    Value,
+    read,
+)
 
 LARGEST_TAU = 1_000_000
 MOST_CONDITIONS = 100  # Spark's plan is as deep as there are conditions: 1,000 overflow its stack
@@ -44,14 +54,9 @@ class Condition(Table):
     """One filter: a column that is one of some values, or lies in a closed range."""
 
     column: Name
-    any_of: tuple[Value, ...] | None = Field(default=None, alias="in")
+    any_of: Annotated[tuple[Value, ...] | None, FromList] = Field(default=None, alias="in")
     at_least: Int64 | None = None
     at_most: Int64 | None = None
-
-    @field_validator("any_of", mode="before")
-    @classmethod
-    def _tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _one_form(self) -> "Condition":
@@ -65,23 +70,14 @@ class Condition(Table):
         return self
 
 
+Conditions = Annotated[tuple[Condition, ...], FromList]
+
+
 class Filters(Table):
     """Conditions that must all hold, and groups of which at least one condition must hold."""
 
-    all: tuple[Condition, ...] = ()
-    any: tuple[tuple[Condition, ...], ...] = ()
-
-    @field_validator("all", mode="before")
-    @classmethod
-    def _all(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list | tuple) else value
-
-    @field_validator("any", mode="before")
-    @classmethod
-    def _any(cls, value: object) -> object:
-        if not isinstance(value, list | tuple):
-            return value
-        return tuple(tuple(group) if isinstance(group, list) else group for group in value)
+    all: Conditions = ()
+    any: Annotated[tuple[Conditions, ...], FromList] = ()
 
     @model_validator(mode="after")
     def _short(self) -> "Filters":
@@ -104,17 +100,12 @@ class QuestionSettings(Table):
     tau: Annotated[StrictInt, Field(ge=1, le=LARGEST_TAU)] | None = None
     k: PositiveInt | None = None
     max_candidates: PositiveInt | None = None
-    cohorts: tuple[Name, ...] = ()
+    cohorts: Annotated[tuple[Name, ...], FromList] = ()
     window: Window
     filters: Filters = Filters()
     mechanism: MechanismName | None = None
     with_counts: StrictBool = True
     optimise_threshold: StrictBool = True
-
-    @field_validator("cohorts", mode="before")
-    @classmethod
-    def _tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _fits(self) -> "QuestionSettings":

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from dp_udfs.errors import SettingsError
 from jobs.lake.block_settings import BlockSettings
@@ -19,6 +19,7 @@ from jobs.lake.toml_files import (
     Delta,
     Domain,
     Epsilon,
+    FromList,
     Name,
     Period,
     PositiveInt,
@@ -201,17 +202,12 @@ class Column(Table):
     """One declared column: what it may be used for and which facts hold for it."""
 
     type: Literal["string", "bigint"]
-    use: tuple[Literal["element", "cohort", "filter"], ...]
+    use: Annotated[tuple[Literal["element", "cohort", "filter"], ...], FromList]
     many: StrictBool = False
     domain: Domain
     l0: PositiveInt | None = None
     max_per_user: PositiveInt | None = None
     keep_nulls: StrictBool = False
-
-    @field_validator("use", mode="before")
-    @classmethod
-    def _tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _facts_fit(self) -> "Column":

@@ -115,7 +115,8 @@ Days = Annotated[StrictInt, Field(ge=1, le=LONGEST)]
 Period = Annotated[Literal["month"] | Days, BeforeValidator(_period)]
 Int64 = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 Text = Annotated[StrictStr, Field(min_length=1)]
-Alphas = Annotated[tuple[Text, ...], BeforeValidator(_tuple), AfterValidator(grid)]
+FromList = BeforeValidator(_tuple)  # TOML has lists, and what was read never changes
+Alphas = Annotated[tuple[Text, ...], FromList, AfterValidator(grid)]
 
 
 class Table(BaseModel):
